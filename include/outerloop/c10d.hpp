@@ -1,0 +1,12 @@
+#pragma once
+
+#include <outerloop/communicator.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace outerloop {
+
+/// An already built process group, for example the one DDP uses. Its timeouts apply. The group must have a backend for
+/// `device`; the Communicator shares ownership of it.
+std::shared_ptr<Communicator> from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group, at::Device device);
+
+}  // namespace outerloop

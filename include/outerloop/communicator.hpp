@@ -1,0 +1,69 @@
+#pragma once
+
+#include <ATen/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace outerloop {
+
+using at::Tensor;
+
+/// A collective in flight. wait() returns when its result may be read by whatever the caller does next; it throws
+/// CommError. The tensors of the collective must stay alive and untouched until then. Destruction waits too, and
+/// swallows the error.
+class [[nodiscard]] Pending {
+ public:
+  Pending() = default;  ///< already complete
+  explicit Pending(std::function<void()> wait) : wait_(std::move(wait)) {}
+  Pending(Pending&& other) noexcept;
+  Pending& operator=(Pending&& other) noexcept;
+  ~Pending();
+  void wait();
+
+ private:
+  std::function<void()> wait_;
+};
+
+/// A fixed group of replicas. Tensors are contiguous and on device(). Every rank makes the same calls in the same order,
+/// from one thread at a time. A failed call throws CommError, and so does every later call on the same group.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual at::Device device() const = 0;
+  virtual Pending all_reduce_sum(Tensor flat) = 0;           ///< flat <- sum over ranks of flat
+  virtual Pending all_gather(Tensor rows, Tensor flat) = 0;  ///< rows[r] <- flat of rank r; rows is [size(), flat.numel()]
+  virtual Pending broadcast(Tensor flat, int root) = 0;      ///< flat <- flat of root
+};
+
+/// How long a collective, or the meeting of all ranks, may take before it fails with CommError.
+inline constexpr std::chrono::milliseconds default_timeout{300'000};
+
+struct Rendezvous {
+  int rank = 0;
+  int size = 1;
+  std::string host = "127.0.0.1";  ///< where rank 0 listens
+  uint16_t port = 29500;
+  std::chrono::milliseconds timeout = default_timeout;
+};
+
+/// The group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them (its agent's store is
+/// used when TORCHELASTIC_USE_AGENT_STORE is set); without RANK and WORLD_SIZE, a group of one. Collective: returns when
+/// all ranks have come, throws CommError when they have not within `timeout`.
+std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout = default_timeout);
+
+/// A group over Gloo (TCP). GLOO_SOCKET_IFNAME names the network interface to use. Collective, as connect_from_env.
+std::shared_ptr<Communicator> connect_gloo(const Rendezvous& at);
+
+/// A group of one: every collective is the identity.
+std::shared_ptr<Communicator> connect_alone();
+
+/// Bytes that each of `size` ranks sends in a ring all-reduce of `payload` bytes: 2 (size - 1) / size * payload.
+int64_t all_reduce_bytes(int64_t payload, int size);
+
+}  // namespace outerloop

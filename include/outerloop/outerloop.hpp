@@ -1,0 +1,12 @@
+#pragma once
+
+#include <outerloop/communicator.hpp>
+#include <outerloop/diloco.hpp>
+#include <outerloop/error.hpp>
+#include <outerloop/flat_params.hpp>
+#include <outerloop/local_sgd.hpp>
+#include <outerloop/outer_loop.hpp>
+#include <outerloop/outer_rule.hpp>
+#include <outerloop/report.hpp>
+#include <outerloop/stages.hpp>
+#include <outerloop/version.hpp>

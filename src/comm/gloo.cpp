@@ -1,0 +1,43 @@
+#include "comm/gloo.hpp"
+
+#include <outerloop/c10d.hpp>
+#include <outerloop/error.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <cstdlib>
+
+namespace outerloop::comm {
+
+namespace {
+
+std::shared_ptr<gloo::transport::Device> network_device(const std::string& host) {
+  using Gloo = c10d::ProcessGroupGloo;
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) return Gloo::createDeviceForInterface(interface);
+  if (host == "127.0.0.1" || host == "localhost" || host == "::1") return Gloo::createDeviceForHostname(host);
+  return Gloo::createDefaultDevice();
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> gloo_over(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                        const std::string& host, std::chrono::milliseconds timeout) {
+  try {
+    // Each rank counts its own groups; the n-th of one rank meets the n-th of the others.
+    const int64_t serial = store->add(c10::str("outerloop/groups/", rank), 1);
+    const auto keys = c10::make_intrusive<c10d::PrefixStore>(c10::str("outerloop/", serial), store);
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(network_device(host));
+    const auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(keys, rank, size, options);
+    const auto group = c10::make_intrusive<c10d::ProcessGroup>(keys, rank, size);
+    group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    return from_c10d(group, at::kCPU);
+  } catch (const std::exception& error) {
+    throw CommError(c10::str("rank ", rank, " of ", size, " could not join its Gloo group by way of ", host, " within ",
+                             timeout.count(), " ms (GLOO_SOCKET_IFNAME names the network interface to use): ",
+                             error.what()));
+  }
+}
+
+}  // namespace outerloop::comm

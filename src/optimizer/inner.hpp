@@ -1,0 +1,28 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <string>
+#include <vector>
+
+namespace outerloop::optimizer {
+
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+/// The inner optimizer's groups have as many parameters as these, group by group: O(groups).
+bool same_sizes(const Groups& groups, const Groups& inner);
+bool same_tensors(const Groups& groups, const Groups& inner);
+
+/// Hands options and, if the groups have changed, parameters on to the inner optimizer. Throws c10::Error if the inner
+/// optimizer cannot take parameters any more.
+void hand_on_options(const Groups& groups, torch::optim::Optimizer& inner);
+void hand_on_parameters(const Groups& groups, torch::optim::Optimizer& inner);
+
+std::vector<at::Tensor> parameters(const Groups& groups);
+std::vector<at::Tensor> trainable(const Groups& groups);
+std::vector<int64_t> without_grad(const Groups& groups);  ///< indices of trainable parameters whose grad is undefined
+
+/// A line for each: "parameter 3 'fc.weight': Float [4, 3], frozen".
+std::string describe(const Groups& groups, const std::vector<std::string>& names);
+
+}  // namespace outerloop::optimizer

@@ -1,0 +1,240 @@
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <c10/util/Type.h>
+
+#include <cmath>
+#include <optional>
+#include <unordered_set>
+
+#include <outerloop/outer_loop.hpp>
+#include <outerloop/version.hpp>
+
+#include "checkpoint/archive.hpp"
+#include "optimizer/inner.hpp"
+#include "params/check.hpp"
+#include "round/round.hpp"
+
+namespace outerloop {
+
+using optimizer::Groups;
+
+struct OuterLoopOptimizer::Impl {
+  std::unique_ptr<Optimizer> inner;
+  std::shared_ptr<const OuterRule> rule;
+  int64_t sync_every;
+  Streaming streaming;
+  SyncOptions sync;
+  round::Exchange exchange;
+  int64_t inner_step = 0;
+
+  round::Description description{""};
+  std::optional<round::Fragment> fragment = {};
+  std::unordered_set<const void*> met = {};  ///< parameters whose start the replicas have agreed on
+
+  void hand_on(const Groups& groups);
+  void agree(const Groups& groups);
+  void follow_parameters(const Groups& groups);
+  void advance(const Groups& groups);
+  void run_round(const Groups& groups);
+  void reconnect(std::shared_ptr<Communicator> comm);
+  round::Terms terms() const { return {*rule, sync, description, streaming.keep_local, inner_step}; }
+  std::string describe(const Groups& groups) const;
+  checkpoint::Snapshot snapshot(const Groups& groups) const;
+};
+
+namespace {
+
+void check_parameters(const Groups& groups, const std::vector<std::string>& names) {
+  params::check(optimizer::parameters(groups), names);
+  TORCH_CHECK(!optimizer::trainable(groups).empty(), "no parameters to train: the inner optimizer has ",
+              optimizer::parameters(groups).size(), ", none of which requires grad");
+}
+
+/// The groups of an acceptable inner optimizer. What is not acceptable is told to the other replicas too.
+const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_ptr<Communicator>& comm,
+                    const std::shared_ptr<const OuterRule>& rule, int64_t sync_every, const Streaming& streaming,
+                    const SyncOptions& sync) {
+  return *round::or_refuse(comm, [&] {
+    TORCH_CHECK(inner, "inner is null: give an optimizer");
+    TORCH_CHECK(comm, "comm is null: use connect_from_env(), or connect_alone() for a group of one");
+    TORCH_CHECK(rule, "rule is null: give an OuterRule");
+    TORCH_CHECK(comm->device().is_cpu(), "comm is on ", comm->device(), "; this build supports cpu");
+    TORCH_CHECK(sync_every >= 1, "sync_every must be >= 1, got ", sync_every);
+    TORCH_CHECK(streaming.keep_local >= 0 && streaming.keep_local <= 1, "keep_local must be in [0, 1], got ",
+                streaming.keep_local);
+    const Groups& groups = inner->param_groups();
+    const size_t count = optimizer::parameters(groups).size();
+    TORCH_CHECK(count > 0, "no parameters: the inner optimizer has none");
+    TORCH_CHECK(sync.names.empty() || sync.names.size() == count, "names has ", sync.names.size(), " entries for ", count,
+                " parameters");
+    for (const auto& group : groups) {
+      const double lr = group.options().get_lr();
+      TORCH_CHECK(std::isfinite(lr) && lr >= 0, "the inner optimizer's lr must be finite and >= 0, got ", lr);
+    }
+    check_parameters(groups, sync.names);
+    return &groups;
+  });
+}
+
+std::unique_ptr<torch::optim::OptimizerOptions> defaults_of(const std::unique_ptr<Optimizer>& inner) {
+  return inner ? inner->defaults().clone() : nullptr;
+}
+
+const char* name(Start start) {
+  return start == Start::broadcast ? "broadcast" : start == Start::verify ? "verify" : "trust";
+}
+
+}  // namespace
+
+// ---- construction: replicas agree on what they are about to do ----
+
+OuterLoopOptimizer::OuterLoopOptimizer(std::unique_ptr<Optimizer> inner, std::shared_ptr<Communicator> comm,
+                                       std::shared_ptr<const OuterRule> rule, int64_t sync_every, Streaming streaming,
+                                       SyncOptions sync)
+    : Optimizer(admit(inner, comm, rule, sync_every, streaming, sync), defaults_of(inner)) {
+  // The base class merges options with defaults and loses values that equal libtorch's own; take them as they are.
+  for (size_t i = 0; i < param_groups_.size(); ++i) {
+    param_groups_[i].set_options(inner->param_groups()[i].options().clone());
+  }
+  impl_.reset(new Impl{std::move(inner), std::move(rule), sync_every, streaming, std::move(sync),
+                       round::Exchange(std::move(comm))});
+  impl_->agree(param_groups_);
+}
+
+OuterLoopOptimizer::OuterLoopOptimizer(OuterLoopOptimizer&&) noexcept = default;
+OuterLoopOptimizer& OuterLoopOptimizer::operator=(OuterLoopOptimizer&&) noexcept = default;
+OuterLoopOptimizer::~OuterLoopOptimizer() = default;
+
+std::string OuterLoopOptimizer::Impl::describe(const Groups& groups) const {
+  return c10::str("library outerloop ", version, "\nsync_every ", sync_every, "\nouter rule ", rule->describe(),
+                  "\nkeep_local ", streaming.keep_local, "\nstart ", name(sync.start), "\non_abort ",
+                  sync.on_abort == OnAbort::rollback ? "rollback" : "keep_local", "\non_mismatch ",
+                  sync.on_mismatch == OnMismatch::repair ? "repair" : "fail", "\n",
+                  optimizer::parameters(groups).size(), " parameters\n", optimizer::describe(groups, sync.names));
+}
+
+void OuterLoopOptimizer::Impl::agree(const Groups& groups) {
+  const std::vector<Tensor> trainable = optimizer::trainable(groups);
+  std::vector<Tensor> fresh;
+  for (const Tensor& param : optimizer::parameters(groups)) {
+    if (met.insert(param.unsafeGetTensorImpl()).second) fresh.push_back(param);
+  }
+  description = round::Description(describe(groups));
+  const int64_t rounds = fragment ? fragment->rounds() : 0;
+  round::agree(exchange, description, fresh, sync.start, inner_step, rounds);
+  fragment.emplace(round::Fragment(trainable, rule->slots(), fragment ? &*fragment : nullptr));
+}
+
+/// Parameters were added, removed, frozen or thawed: the inner optimizer and the outer state follow. Collective.
+void OuterLoopOptimizer::Impl::follow_parameters(const Groups& groups) {
+  round::or_refuse(exchange.group(), [&] {
+    check_parameters(groups, sync.names);
+    if (!optimizer::same_tensors(groups, inner->param_groups())) optimizer::hand_on_parameters(groups, *inner);
+    return 0;
+  });
+  agree(groups);
+}
+
+// ---- steps ----
+
+void OuterLoopOptimizer::Impl::hand_on(const Groups& groups) {
+  if (!optimizer::same_sizes(groups, inner->param_groups())) follow_parameters(groups);
+  optimizer::hand_on_options(groups, *inner);
+}
+
+Tensor OuterLoopOptimizer::step(LossClosure closure) {
+  impl_->hand_on(param_groups_);
+  Tensor loss = impl_->inner->step(std::move(closure));
+  impl_->advance(param_groups_);
+  return loss;
+}
+
+void OuterLoopOptimizer::skip_step() {
+  impl_->hand_on(param_groups_);
+  impl_->advance(param_groups_);
+}
+
+void OuterLoopOptimizer::sync() {
+  impl_->hand_on(param_groups_);
+  impl_->run_round(param_groups_);
+}
+
+void OuterLoopOptimizer::Impl::advance(const Groups& groups) {
+  if (++inner_step % sync_every == 0) run_round(groups);
+}
+
+void OuterLoopOptimizer::Impl::run_round(const Groups& groups) {
+  const at::NoGradGuard no_grad;
+  try {
+    if (!fragment->holds(optimizer::trainable(groups))) follow_parameters(groups);
+    const SyncReport report = round::run(*fragment, exchange, terms(), optimizer::without_grad(groups));
+    if (sync.on_sync) sync.on_sync(report);
+  } catch (const CommError&) {
+    if (!sync.on_comm_error) throw;
+    reconnect(sync.on_comm_error());
+  }
+}
+
+// ---- a new group after a failure ----
+
+void OuterLoopOptimizer::reconnect(std::shared_ptr<Communicator> comm) { impl_->reconnect(std::move(comm)); }
+
+void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm) {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK(comm, "reconnect: comm is null");
+  TORCH_CHECK(comm->device().is_cpu(), "reconnect: comm is on ", comm->device(), "; this build supports cpu");
+  round::Exchange next(std::move(comm));
+  const round::Meeting meeting = next.meet(round::header(round::Talk::reconnect, *fragment, terms()), description.text);
+  if (std::string reason = round::out_of_step(meeting.headers); !reason.empty()) throw ConsistencyError(reason);
+  if (!meeting.texts.empty()) throw ConsistencyError("replicas cannot train together: " + round::explain(meeting));
+  const int root = round::most_advanced(meeting.headers);
+  const round::Header& leader = meeting.headers[root];
+  fragment->broadcast_state(next.comm(), root);
+  if (fragment->rounds() != leader.round) fragment->rollback();
+  fragment->set_rounds(leader.round);
+  inner_step = leader.inner_step;
+  exchange = std::move(next);
+}
+
+// ---- checkpoints ----
+
+checkpoint::Snapshot OuterLoopOptimizer::Impl::snapshot(const Groups& groups) const {
+  checkpoint::Snapshot snapshot{c10::demangle(typeid(*inner).name()), optimizer::describe(groups, sync.names), inner_step,
+                                {}};
+  for (const round::Bucket& bucket : fragment->buckets()) snapshot.states.push_back(bucket.state);
+  return snapshot;
+}
+
+void OuterLoopOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  TORCH_CHECK(impl_->fragment->holds(optimizer::trainable(param_groups_)),
+              "parameters were added, removed, frozen or thawed since the last round; save after the next one");
+  optimizer::hand_on_options(param_groups_, *impl_->inner);
+  checkpoint::write(archive, impl_->snapshot(param_groups_), *impl_->inner);
+}
+
+void OuterLoopOptimizer::load(torch::serialize::InputArchive& archive) {
+  const at::NoGradGuard no_grad;
+  const checkpoint::Snapshot saved = checkpoint::read(archive);
+  checkpoint::check_fits(saved, impl_->snapshot(param_groups_));
+  checkpoint::read_inner(archive, *impl_->inner);
+  optimizer::hand_on_options(impl_->inner->param_groups(), *this);
+  impl_->inner_step = saved.inner_step;
+  std::vector<round::Bucket>& buckets = impl_->fragment->buckets();
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    OuterState& state = buckets[i].state;
+    state.round = saved.states[i].round;
+    state.anchor.copy_(saved.states[i].anchor);
+    for (size_t j = 0; j < state.slots.size(); ++j) state.slots[j].copy_(saved.states[i].slots[j]);
+  }
+}
+
+// ---- what can be asked ----
+
+const Optimizer& OuterLoopOptimizer::inner() const { return *impl_->inner; }
+int64_t OuterLoopOptimizer::rounds() const { return impl_->fragment->rounds(); }
+int64_t OuterLoopOptimizer::local_steps() const { return impl_->inner_step; }
+
+std::vector<Tensor> OuterLoopOptimizer::anchors() const { return impl_->fragment->anchors(); }
+
+}  // namespace outerloop

@@ -1,0 +1,166 @@
+#include "round/fragment.hpp"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <unordered_map>
+
+namespace outerloop::round {
+
+namespace {
+
+/// The rules the fused kernel knows, as its coefficients.
+std::optional<kernels::Step> fused(const OuterRule& rule) {
+  if (dynamic_cast<const Average*>(&rule)) return kernels::Step{};
+  if (const auto* nesterov = dynamic_cast<const Nesterov*>(&rule)) {
+    return kernels::Step{.lr = nesterov->lr, .momentum = nesterov->momentum, .nesterov = nesterov->nesterov};
+  }
+  return std::nullopt;
+}
+
+double apply_bucket(Bucket& bucket, const OuterRule& rule, double total_weight, double keep_local) {
+  const kernels::Segments& params = bucket.params.impl().pull();
+  if (auto step = fused(rule)) {
+    step->inverse_weight = 1 / total_weight;
+    step->keep_local = keep_local;
+    const Tensor velocity = bucket.state.slots.empty() ? Tensor() : bucket.state.slots[0];
+    return kernels::apply(params, bucket.state.anchor, velocity, bucket.wire, *step);
+  }
+  bucket.wire.mul_(1 / total_weight);
+  rule.step(bucket.state, bucket.wire);
+  kernels::scatter(params, bucket.state.anchor, keep_local);
+  return kernels::summarize(bucket.wire).sum_squares;
+}
+
+/// Where a tensor's elements start in its bucket.
+using Places = std::unordered_map<const void*, std::pair<const Bucket*, int64_t>>;
+
+Places places(const Fragment& fragment) {
+  Places found;
+  for (const Bucket& bucket : fragment.buckets()) {
+    int64_t offset = 0;
+    for (const Tensor& param : bucket.params.tensors()) {
+      found[param.unsafeGetTensorImpl()] = {&bucket, offset};
+      offset += param.numel();
+    }
+  }
+  return found;
+}
+
+void take_over(Bucket& bucket, const Places& before) {
+  int64_t offset = 0;
+  for (const Tensor& param : bucket.params.tensors()) {
+    const auto found = before.find(param.unsafeGetTensorImpl());
+    if (found != before.end()) {
+      const auto& [from, at] = found->second;
+      const auto copy = [&, at = at](const Tensor& to, const Tensor& old) {
+        to.narrow(0, offset, param.numel()).copy_(old.narrow(0, at, param.numel()));
+      };
+      copy(bucket.state.anchor, from->state.anchor);
+      for (size_t i = 0; i < bucket.state.slots.size(); ++i) copy(bucket.state.slots[i], from->state.slots[i]);
+    }
+    offset += param.numel();
+  }
+}
+
+}  // namespace
+
+std::vector<FlatParams> split_by_state_type(const std::vector<Tensor>& params) {
+  std::vector<Tensor> single, twice;
+  for (const Tensor& param : params) (param.scalar_type() == at::kDouble ? twice : single).push_back(param);
+  std::vector<FlatParams> parts;
+  if (!single.empty()) parts.emplace_back(std::move(single));
+  if (!twice.empty()) parts.emplace_back(std::move(twice));
+  return parts;
+}
+
+Fragment::Fragment(const std::vector<Tensor>& params, int slots, const Fragment* before) : params_(params) {
+  const Places old = before ? places(*before) : Places{};
+  for (FlatParams& part : split_by_state_type(params)) {
+    Bucket& bucket = buckets_.emplace_back(Bucket{std::move(part), {}, {}});
+    bucket.state.anchor = bucket.params.gather();
+    for (int i = 0; i < slots; ++i) bucket.state.slots.push_back(at::zeros_like(bucket.state.anchor));
+    bucket.wire = at::empty_like(bucket.state.anchor);
+    take_over(bucket, old);
+  }
+  if (before) set_rounds(before->rounds());
+}
+
+kernels::Summary Fragment::send(double weight) {
+  RECORD_FUNCTION("outerloop::send", {});
+  kernels::Summary sum;
+  for (Bucket& bucket : buckets_) {
+    const auto part = kernels::send(bucket.params.impl().pull(), bucket.state.anchor, bucket.wire, weight);
+    sum.sum_squares += part.sum_squares;
+    sum.non_finite += part.non_finite;
+    sum.fingerprint = 31 * sum.fingerprint + part.fingerprint;
+  }
+  return sum;
+}
+
+void Fragment::reduce(Communicator& comm) {
+  RECORD_FUNCTION("outerloop::reduce", {});
+  if (comm.size() == 1) return;
+  std::vector<Pending> sums;
+  for (Bucket& bucket : buckets_) sums.push_back(comm.all_reduce_sum(bucket.wire));
+  for (Pending& sum : sums) sum.wait();
+}
+
+double Fragment::apply(const OuterRule& rule, double total_weight, double keep_local) {
+  RECORD_FUNCTION("outerloop::apply", {});
+  double sum_squares = 0;
+  for (Bucket& bucket : buckets_) {
+    sum_squares += apply_bucket(bucket, rule, total_weight, keep_local);
+    bucket.params.impl().push();
+    ++bucket.state.round;
+  }
+  return sum_squares;
+}
+
+void Fragment::rollback() {
+  for (Bucket& bucket : buckets_) bucket.params.scatter(bucket.state.anchor);
+}
+
+void Fragment::broadcast_state(Communicator& comm, int root) {
+  for (Bucket& bucket : buckets_) {
+    comm.broadcast(bucket.state.anchor, root).wait();
+    for (Tensor& slot : bucket.state.slots) comm.broadcast(slot, root).wait();
+  }
+}
+
+bool Fragment::holds(const std::vector<Tensor>& params) const {
+  return std::equal(params.begin(), params.end(), params_.begin(), params_.end(),
+                    [](const Tensor& a, const Tensor& b) { return a.is_same(b); });
+}
+
+void Fragment::set_rounds(int64_t rounds) {
+  for (Bucket& bucket : buckets_) bucket.state.round = rounds;
+}
+
+int64_t Fragment::numel() const {
+  int64_t sum = 0;
+  for (const Bucket& bucket : buckets_) sum += bucket.params.numel();
+  return sum;
+}
+
+int64_t Fragment::wire_bytes() const {
+  int64_t sum = 0;
+  for (const Bucket& bucket : buckets_) sum += static_cast<int64_t>(bucket.wire.nbytes());
+  return sum;
+}
+
+std::vector<Tensor> Fragment::anchors() const {
+  const Places found = places(*this);
+  std::vector<Tensor> copies;
+  for (const Tensor& param : params_) {
+    const auto& [bucket, offset] = found.at(param.unsafeGetTensorImpl());
+    copies.push_back(bucket->state.anchor.narrow(0, offset, param.numel()).view(param.sizes()).clone());
+  }
+  return copies;
+}
+
+}  // namespace outerloop::round

@@ -1,0 +1,110 @@
+#include "round/header.hpp"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+namespace outerloop::round {
+
+namespace {
+
+using Action = Verdict::Action;
+
+const char* name(Talk talk) {
+  switch (talk) {
+    case Talk::start: return "agreeing on parameters";
+    case Talk::round: return "in a round";
+    case Talk::reconnect: return "reconnecting";
+  }
+  return "in an unknown conversation";
+}
+
+std::string place(size_t rank, const Header& header) {
+  return c10::str("rank ", rank, " is ", name(header.talk), " at inner step ", header.inner_step, " after ", header.round,
+                  " rounds");
+}
+
+/// The lowest rank whose fingerprint most ranks share.
+int majority(const std::vector<Header>& headers) {
+  const auto votes = [&](const Header& mine) {
+    return std::count_if(headers.begin(), headers.end(),
+                         [&](const Header& other) { return other.fingerprint == mine.fingerprint; });
+  };
+  return static_cast<int>(std::max_element(headers.begin(), headers.end(),
+                                           [&](const Header& a, const Header& b) { return votes(a) < votes(b); }) -
+                          headers.begin());
+}
+
+std::string objections(const std::vector<Header>& headers) {
+  for (size_t rank = 0; rank < headers.size(); ++rank) {
+    const Header& header = headers[rank];
+    if (!(std::isfinite(header.weight) && header.weight >= 0)) {
+      return c10::str("rank ", rank, " has weight ", header.weight, "; it must be finite and >= 0");
+    }
+    if (header.non_finite > 0) return c10::str("rank ", rank, " has ", header.non_finite, " non-finite elements in its delta");
+    if (header.vote == Vote::abort) return c10::str("commit_if said no on rank ", rank);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string out_of_step(const std::vector<Header>& headers) {
+  const Header& first = headers[0];
+  for (size_t rank = 1; rank < headers.size(); ++rank) {
+    const Header& header = headers[rank];
+    if (header.protocol != first.protocol) {
+      return c10::str("rank 0 speaks protocol ", first.protocol, ", rank ", rank, " protocol ", header.protocol);
+    }
+    // A new group may join ranks at different places; one that refuses may not know its own.
+    const bool counts = header.talk != Talk::reconnect && header.vote != Vote::failed && first.vote != Vote::failed;
+    if (header.talk != first.talk ||
+        (counts && std::tie(header.inner_step, header.round) != std::tie(first.inner_step, first.round))) {
+      return c10::str("replicas are out of step: ", place(0, first), ", ", place(rank, header),
+                      "; every rank must call step(), skip_step(), sync() and add_param_group() alike");
+    }
+  }
+  return {};
+}
+
+bool same_description(const std::vector<Header>& headers) {
+  return std::all_of(headers.begin(), headers.end(), [&](const Header& header) {
+    return header.description == headers[0].description && header.elements == headers[0].elements;
+  });
+}
+
+int first_failed(const std::vector<Header>& headers) {
+  const auto failed = std::find_if(headers.begin(), headers.end(), [](const Header& h) { return h.vote == Vote::failed; });
+  return failed == headers.end() ? -1 : static_cast<int>(failed - headers.begin());
+}
+
+int most_advanced(const std::vector<Header>& headers) {
+  const auto behind = [](const Header& a, const Header& b) {
+    return std::tie(a.round, a.inner_step) < std::tie(b.round, b.inner_step);
+  };
+  return static_cast<int>(std::max_element(headers.begin(), headers.end(), behind) - headers.begin());
+}
+
+Verdict decide(const std::vector<Header>& headers, OnMismatch on_mismatch) {
+  if (std::string reason = out_of_step(headers); !reason.empty()) return {Action::disagree, std::move(reason)};
+  if (first_failed(headers) >= 0) return {.action = Action::abort};  // its text is the reason
+  if (!same_description(headers)) return {Action::disagree, "replicas have different options or parameters"};
+
+  const int root = majority(headers);
+  for (size_t rank = 0; rank < headers.size(); ++rank) {
+    if (headers[rank].fingerprint == headers[root].fingerprint) continue;
+    const std::string reason = c10::str("the anchor of rank ", rank, " differs from that of rank ", root);
+    if (on_mismatch == OnMismatch::fail) return {Action::disagree, reason};
+    return {Action::repair, reason + "; all take the latter", 0, root};
+  }
+
+  if (std::string reason = objections(headers); !reason.empty()) return {Action::abort, std::move(reason)};
+  double total_weight = 0;
+  for (const Header& header : headers) total_weight += header.weight;
+  if (total_weight == 0) return {Action::abort, "the weights of all ranks are 0"};
+  return {Action::commit, {}, total_weight};
+}
+
+}  // namespace outerloop::round

@@ -1,0 +1,71 @@
+#include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+#include <outerloop/stages.hpp>
+
+#include "kernels/cpu.hpp"
+#include "params/flat_params.hpp"
+
+namespace outerloop {
+
+namespace {
+
+void check_flat(const char* name, const Tensor& flat) {
+  TORCH_CHECK(flat.defined() && flat.is_contiguous() && flat.device().is_cpu() &&
+                  (flat.scalar_type() == at::kFloat || flat.scalar_type() == at::kDouble),
+              name, " must be a contiguous float32 or float64 vector on the CPU, got ",
+              flat.defined() ? c10::str(flat.scalar_type(), flat.sizes(), " on ", flat.device()) : "none");
+}
+
+void check_same(const char* name, const Tensor& flat, int64_t numel, at::ScalarType dtype) {
+  check_flat(name, flat);
+  TORCH_CHECK(flat.numel() == numel && flat.scalar_type() == dtype, name, " must be ", dtype, " of ", numel,
+              " elements, got ", flat.scalar_type(), " of ", flat.numel());
+}
+
+}  // namespace
+
+Tensor pseudogradient(const Tensor& anchor, const FlatParams& params) {
+  check_same("anchor", anchor, params.numel(), params.dtype());
+  Tensor delta = at::empty_like(anchor);
+  kernels::delta(params.impl().pull(), anchor, delta);
+  return delta;
+}
+
+DeltaSummary summarize(const Tensor& delta) {
+  check_flat("delta", delta);
+  const kernels::Summary summary = kernels::summarize(delta);
+  return {std::sqrt(summary.sum_squares), summary.non_finite};
+}
+
+Pending mean_across(Communicator& comm, Tensor tensor) {
+  TORCH_CHECK(tensor.defined() && tensor.is_floating_point(), "mean_across: needs a tensor of a floating type");
+  auto sum = std::make_shared<Pending>(comm.all_reduce_sum(tensor));
+  return Pending([sum, tensor, size = comm.size()]() mutable {
+    sum->wait();
+    tensor.detach().mul_(1.0 / size);
+  });
+}
+
+void average_step(Tensor anchor, const Tensor& mean_delta) {
+  check_flat("anchor", anchor);
+  check_same("mean_delta", mean_delta, anchor.numel(), anchor.scalar_type());
+  kernels::step(anchor, {}, mean_delta, {});
+}
+
+void nesterov_step(Tensor anchor, Tensor velocity, const Tensor& mean_delta, double lr, double momentum, bool nesterov) {
+  check_flat("anchor", anchor);
+  check_same("mean_delta", mean_delta, anchor.numel(), anchor.scalar_type());
+  TORCH_CHECK(velocity.defined() || momentum == 0, "nesterov_step: momentum ", momentum, " needs a velocity");
+  if (velocity.defined()) check_same("velocity", velocity, anchor.numel(), anchor.scalar_type());
+  kernels::step(anchor, velocity, mean_delta, {.lr = lr, .momentum = momentum, .nesterov = nesterov});
+}
+
+uint64_t fingerprint(const Tensor& flat) {
+  check_flat("flat", flat);
+  return kernels::summarize(flat).fingerprint;
+}
+
+}  // namespace outerloop

@@ -1,0 +1,53 @@
+#include "round/start.hpp"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <c10/util/StringUtil.h>
+
+#include <outerloop/stages.hpp>
+
+#include "round/fragment.hpp"
+
+namespace outerloop::round {
+
+namespace {
+
+uint64_t fingerprint_of(const std::vector<FlatParams>& parts) {
+  uint64_t print = 0;
+  for (const FlatParams& part : parts) print = 31 * print + fingerprint(part.gather());
+  return print;
+}
+
+void check_equal(const std::vector<Header>& headers) {
+  for (size_t rank = 1; rank < headers.size(); ++rank) {
+    if (headers[rank].fingerprint != headers[0].fingerprint) {
+      throw ConsistencyError(c10::str("the parameters of rank ", rank,
+                                      " differ from those of rank 0 (Start::verify; Start::broadcast makes them equal)"));
+    }
+  }
+}
+
+}  // namespace
+
+Description::Description(std::string lines) : text(std::move(lines)), digest(XXH3_64bits(text.data(), text.size())) {}
+
+void agree(Exchange& exchange, const Description& description, const std::vector<Tensor>& params, Start start,
+           int64_t inner_step, int64_t rounds) {
+  if (exchange.comm().size() == 1) return;
+  std::vector<FlatParams> parts = split_by_state_type(params);
+  Header mine{.talk = Talk::start, .inner_step = inner_step, .round = rounds, .description = description.digest};
+  if (start == Start::verify) mine.fingerprint = fingerprint_of(parts);
+  const Meeting meeting = exchange.meet(mine, description.text);
+  if (std::string reason = out_of_step(meeting.headers); !reason.empty()) throw ConsistencyError(reason);
+  if (!meeting.texts.empty()) throw ConsistencyError("replicas cannot train together: " + explain(meeting));
+  if (start == Start::verify) check_equal(meeting.headers);
+  if (start != Start::broadcast) return;
+  for (FlatParams& part : parts) {
+    const Tensor flat = part.gather();
+    exchange.comm().broadcast(flat, 0).wait();
+    if (exchange.comm().rank() != 0) part.scatter(flat);
+  }
+}
+
+}  // namespace outerloop::round

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <outerloop/communicator.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace outerloop::testing {
+
+/// Passes every collective on to `group` after telling `before` about it, which may throw or kill the process. Counts.
+class Tapped final : public Communicator {
+ public:
+  struct Call {
+    std::string name;  ///< "all_reduce_sum", "all_gather" or "broadcast"
+    at::ScalarType dtype;
+    int64_t numel;
+  };
+  explicit Tapped(std::shared_ptr<Communicator> group, std::function<void(const Call&)> before = nullptr)
+      : group_(std::move(group)), before_(std::move(before)) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  at::Device device() const override { return group_->device(); }
+  Pending all_reduce_sum(Tensor flat) override;
+  Pending all_gather(Tensor rows, Tensor flat) override;
+  Pending broadcast(Tensor flat, int root) override;
+  std::vector<Call> calls;
+
+ private:
+  void tap(Call call);
+  std::shared_ptr<Communicator> group_;
+  std::function<void(const Call&)> before_;
+};
+
+}  // namespace outerloop::testing

@@ -1,0 +1,33 @@
+#include <dlfcn.h>
+
+/// libgomp is not built for the thread sanitizer, which so cannot see that a parallel region begins after all that its
+/// caller did before, and ends before all that its caller does next. This stands in front of libgomp's entry point, for
+/// our code and for libtorch's, and says so. Linked into the tests of a thread sanitizer build only.
+
+extern "C" void __tsan_acquire(void* sync);
+extern "C" void __tsan_release(void* sync);
+
+namespace {
+
+struct Region {
+  void (*body)(void*);
+  void* data;
+};
+
+void run_as_worker(void* pointer) {
+  auto* region = static_cast<Region*>(pointer);
+  __tsan_acquire(region);
+  region->body(region->data);
+  __tsan_release(region);
+}
+
+}  // namespace
+
+extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags) {
+  using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+  static const auto libgomp = reinterpret_cast<Parallel>(dlsym(RTLD_NEXT, "GOMP_parallel"));
+  Region region{body, data};
+  __tsan_release(&region);
+  libgomp(run_as_worker, &region, threads, flags);
+  __tsan_acquire(&region);
+}
