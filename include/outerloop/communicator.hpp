@@ -28,17 +28,18 @@ class [[nodiscard]] Pending {
   std::function<void()> wait_;
 };
 
-/// A fixed group of replicas. Tensors are contiguous and on device(). Every rank makes the same calls in the same order,
-/// from one thread at a time. A failed call throws CommError, and so does every later call on the same group.
+/// A fixed group of replicas. Tensors are contiguous and on device(). Every rank makes the same calls in the same
+/// order, from one thread at a time. A failed call throws CommError, and so does every later call on the same group.
 class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual at::Device device() const = 0;
-  virtual Pending all_reduce_sum(Tensor flat) = 0;           ///< flat <- sum over ranks of flat
-  virtual Pending all_gather(Tensor rows, Tensor flat) = 0;  ///< rows[r] <- flat of rank r; rows is [size(), flat.numel()]
-  virtual Pending broadcast(Tensor flat, int root) = 0;      ///< flat <- flat of root
+  virtual Pending all_reduce_sum(Tensor flat) = 0;  ///< flat <- sum over ranks of flat
+  virtual Pending all_gather(Tensor rows,
+                             Tensor flat) = 0;           ///< rows[r] <- flat of rank r; rows is [size(), flat.numel()]
+  virtual Pending broadcast(Tensor flat, int root) = 0;  ///< flat <- flat of root
 };
 
 /// How long a collective, or the meeting of all ranks, may take before it fails with CommError.
@@ -53,8 +54,8 @@ struct Rendezvous {
 };
 
 /// The group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them (its agent's store is
-/// used when TORCHELASTIC_USE_AGENT_STORE is set); without RANK and WORLD_SIZE, a group of one. Collective: returns when
-/// all ranks have come, throws CommError when they have not within `timeout`.
+/// used when TORCHELASTIC_USE_AGENT_STORE is set); without RANK and WORLD_SIZE, a group of one. Collective: returns
+/// when all ranks have come, throws CommError when they have not within `timeout`.
 std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout = default_timeout);
 
 /// A group over Gloo (TCP). GLOO_SOCKET_IFNAME names the network interface to use. Collective, as connect_from_env.

@@ -7,7 +7,8 @@
 namespace outerloop {
 
 /// Defaults are the paper's, for many replicas or large batches. For two replicas with small batches, outer_lr 0.7 and
-/// outer_momentum 0.6 are better: the long-run gain outer_lr / (1 - outer_momentum) should be little above sqrt(replicas).
+/// outer_momentum 0.6 are better: the long-run gain outer_lr / (1 - outer_momentum) should be little above
+/// sqrt(replicas).
 struct DiLoCoOptions {
   int64_t sync_every = 100;     ///< inner steps between rounds
   double outer_lr = 0.7;        ///< >= 0

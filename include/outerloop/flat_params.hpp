@@ -13,8 +13,8 @@ using at::Tensor;
 /// float32 for float32, bfloat16 and float16 parameters in any mixture, float64 if all of them are float64.
 ///
 /// The tensors are shared, and their memory is looked up at each call: a parameter may move (Module::to, torch::load)
-/// but must keep its dtype, device and number of elements. Parameters with gaps or permuted strides cost one dense copy.
-/// Throws c10::Error, naming the parameter, for other types, other devices than the CPU, duplicates and overlaps.
+/// but must keep its dtype, device and number of elements. Parameters with gaps or permuted strides cost one dense
+/// copy. Throws c10::Error, naming the parameter, for other types, other devices than the CPU, duplicates and overlaps.
 class FlatParams {
  public:
   explicit FlatParams(std::vector<Tensor> params);

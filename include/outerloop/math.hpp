@@ -109,17 +109,15 @@ OUTERLOOP_HD void momentum_step(S& anchor, S& velocity, S mean_delta, S lr, S mo
   anchor = descend(anchor, nesterov ? multiply_add(momentum, velocity, mean_delta) : velocity, lr);
 }
 
-/// params <- anchor + keep_local * (local - anchor), rounded to the parameter's type. Spelled so that keep_local 0 and 1
-/// give anchor and local exactly.
+/// params <- anchor + keep_local * (local - anchor), rounded to the parameter's type. Spelled so that keep_local 0 and
+/// 1 give anchor and local exactly.
 template <class T, class S>
 OUTERLOOP_HD T mix(S anchor, T local, S keep_local) {
   return narrow<T>(multiply_add(keep_local, widen(local), multiply_add(-keep_local, anchor, anchor)));
 }
 
 OUTERLOOP_HD bool is_finite(float x) { return (bit_cast<uint32_t>(x) & 0x7f800000u) != 0x7f800000u; }
-OUTERLOOP_HD bool is_finite(double x) {
-  return (bit_cast<uint64_t>(x) & 0x7ff0000000000000u) != 0x7ff0000000000000u;
-}
+OUTERLOOP_HD bool is_finite(double x) { return (bit_cast<uint64_t>(x) & 0x7ff0000000000000u) != 0x7ff0000000000000u; }
 
 /// The fingerprint of a flat vector is the sum, modulo 2^64, of fingerprint_term(i, x_i): independent of the order of
 /// summation, changed by every change of a single element and by every exchange of two unequal neighbours.

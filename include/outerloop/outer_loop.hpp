@@ -1,10 +1,10 @@
 #pragma once
 
+#include <torch/optim/optimizer.h>
 #include <outerloop/communicator.hpp>
 #include <outerloop/error.hpp>
 #include <outerloop/outer_rule.hpp>
 #include <outerloop/report.hpp>
-#include <torch/optim/optimizer.h>
 
 #include <functional>
 #include <memory>
@@ -17,7 +17,10 @@ using torch::optim::Optimizer;
 
 enum class Start { broadcast, verify, trust };  ///< rank 0's parameters to all | throw if they differ | neither
 enum class OnAbort { rollback, keep_local };    ///< params <- anchor | train on from the local parameters
-enum class OnMismatch { repair, fail };  ///< anchors differ: take the majority's (lowest rank on a tie) | ConsistencyError
+enum class OnMismatch {
+  repair,
+  fail
+};  ///< anchors differ: take the majority's (lowest rank on a tie) | ConsistencyError
 
 struct Streaming {
   double keep_local = 0.0;  ///< params <- anchor + keep_local * (local - anchor); 0 replaces, 1 ignores
@@ -27,11 +30,13 @@ struct SyncOptions {
   Start start = Start::broadcast;
   OnAbort on_abort = OnAbort::rollback;
   OnMismatch on_mismatch = OnMismatch::repair;
-  std::vector<std::string> names = {};         ///< parameter names, over all groups, for messages and checkpoints
-  std::function<double()> weight = nullptr;    ///< this replica's share of the mean, for example tokens since the last round
+  std::vector<std::string> names = {};  ///< parameter names, over all groups, for messages and checkpoints
+  std::function<double()> weight =
+      nullptr;  ///< this replica's share of the mean, for example tokens since the last round
   std::function<bool(const SyncReport&)> commit_if = nullptr;  ///< asked before the reduction; all must say yes
   std::function<void(const SyncReport&)> on_sync = nullptr;    ///< after each round, on the thread that called step()
-  std::function<std::shared_ptr<Communicator>()> on_comm_error = nullptr;  ///< a new group; step() reconnects and goes on
+  std::function<std::shared_ptr<Communicator>()> on_comm_error =
+      nullptr;  ///< a new group; step() reconnects and goes on
 };
 
 /// An optimizer that owns an inner optimizer, takes local steps with it, and every `sync_every` steps meets the other
@@ -41,8 +46,8 @@ struct SyncOptions {
 /// Between rounds it is the inner optimizer, bit for bit. The groups here are the live ones: schedulers, clipping,
 /// zero_grad and add_param_group act on them, and step() hands the options on. state() is empty: see inner().state().
 ///
-/// Frozen parameters (requires_grad false) take no part in rounds; one that is frozen or thawed later leaves or joins at
-/// the next round, one of a group added later joins at the next step(), on all replicas alike.
+/// Frozen parameters (requires_grad false) take no part in rounds; one that is frozen or thawed later leaves or joins
+/// at the next round, one of a group added later joins at the next step(), on all replicas alike.
 ///
 /// Not thread-safe. Construction, step(), sync() and reconnect() are collective. Memory: 8 bytes per trainable element
 /// for anchor and wire, 4 more for each slot of the rule; twice that for float64.
@@ -64,8 +69,8 @@ class OuterLoopOptimizer : public torch::optim::Optimizer {
   void skip_step();  ///< counts a step whose gradients were thrown away, so that replicas stay in step
   void sync();       ///< a round now, outside the schedule, on all replicas at the same step; the schedule stays
 
-  /// Adopts a new group after CommError: the most advanced replica's outer state (the lowest rank on a tie) goes to all,
-  /// and params <- anchor on those that were behind. Throws ConsistencyError as construction does.
+  /// Adopts a new group after CommError: the most advanced replica's outer state (the lowest rank on a tie) goes to
+  /// all, and params <- anchor on those that were behind. Throws ConsistencyError as construction does.
   void reconnect(std::shared_ptr<Communicator> comm);
 
   /// For torch::save and torch::load: inner optimizer, anchors, slots and counters, not the parameters themselves.
@@ -75,8 +80,8 @@ class OuterLoopOptimizer : public torch::optim::Optimizer {
   void load(torch::serialize::InputArchive& archive) override;
 
   const Optimizer& inner() const;
-  int64_t rounds() const;       ///< committed so far
-  int64_t local_steps() const;  ///< step() and skip_step() calls so far
+  int64_t rounds() const;               ///< committed so far
+  int64_t local_steps() const;          ///< step() and skip_step() calls so far
   std::vector<Tensor> anchors() const;  ///< copies, one per trainable parameter, in its shape; float32 or float64
 
  private:

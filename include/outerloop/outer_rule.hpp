@@ -17,13 +17,13 @@ struct OuterState {
   int64_t round = 0;          ///< rounds committed so far
 };
 
-/// How a mean delta moves the anchor. Stateless: what it remembers lives in OuterState::slots. A rule must do the same to
-/// the same bits on every replica. Subclass it for other outer optimizers.
+/// How a mean delta moves the anchor. Stateless: what it remembers lives in OuterState::slots. A rule must do the same
+/// to the same bits on every replica. Subclass it for other outer optimizers.
 class OuterRule {
  public:
   virtual ~OuterRule() = default;
-  virtual int slots() const = 0;                                               ///< vectors of state it needs
-  virtual void step(OuterState& state, const Tensor& mean_delta) const = 0;    ///< changes anchor and slots in place
+  virtual int slots() const = 0;                                             ///< vectors of state it needs
+  virtual void step(OuterState& state, const Tensor& mean_delta) const = 0;  ///< changes anchor and slots in place
   virtual std::string describe() const = 0;  ///< name and settings; compared between replicas and with checkpoints
 };
 

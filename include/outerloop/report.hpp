@@ -11,17 +11,17 @@ enum class Outcome { committed, aborted };
 
 /// What one round did on this replica. `outcome` and `reason` are the same on every replica.
 struct SyncReport {
-  int64_t inner_step = 0;        ///< inner steps taken when the round began
-  int64_t round = 0;             ///< rounds committed when it ended
+  int64_t inner_step = 0;  ///< inner steps taken when the round began
+  int64_t round = 0;       ///< rounds committed when it ended
   Outcome outcome = Outcome::committed;
-  std::string reason = {};            ///< why it aborted, or what was repaired; empty for a plain commit
-  double delta_norm = 0;         ///< L2 norm of this replica's delta
-  double mean_delta_norm = 0;    ///< L2 norm of the mean delta; 0 before the reduction (in commit_if) and if aborted
-  int64_t wire_bytes = 0;        ///< bytes of delta this replica sent, counted as a ring all-reduce
+  std::string reason = {};     ///< why it aborted, or what was repaired; empty for a plain commit
+  double delta_norm = 0;       ///< L2 norm of this replica's delta
+  double mean_delta_norm = 0;  ///< L2 norm of the mean delta; 0 before the reduction (in commit_if) and if aborted
+  int64_t wire_bytes = 0;      ///< bytes of delta this replica sent, counted as a ring all-reduce
   int replicas = 1;
-  double weight = 1;             ///< this replica's weight
-  std::vector<int64_t> without_grad = {};  ///< parameters (index over all groups) without a gradient at this step: frozen ones
-                                      ///< excepted, these take no part in training, often by a mistake
+  double weight = 1;                       ///< this replica's weight
+  std::vector<int64_t> without_grad = {};  ///< parameters (index over all groups) without a gradient at this step:
+                                           ///< frozen ones excepted, these take no part in training, often by a mistake
   std::chrono::duration<double> send{};         ///< forming the delta
   std::chrono::duration<double> reduce_wait{};  ///< in communication, waiting for slower replicas included
   std::chrono::duration<double> apply{};        ///< the outer step

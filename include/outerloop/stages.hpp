@@ -6,8 +6,8 @@
 
 /// The data flow of a round as free functions on flat vectors, for recipes of one's own:
 ///   params -> delta -> mean delta -> anchor -> params
-/// This composition is the specification: the fused kernels of the optimizers equal it bit for bit. All functions run on
-/// the calling thread and at::get_num_threads() workers, and give the same bits whatever the number of threads.
+/// This composition is the specification: the fused kernels of the optimizers equal it bit for bit. All functions run
+/// on the calling thread and at::get_num_threads() workers, and give the same bits whatever the number of threads.
 
 namespace outerloop {
 

@@ -63,12 +63,15 @@ void write(torch::serialize::OutputArchive& archive, const Snapshot& snapshot, c
 Snapshot read(torch::serialize::InputArchive& archive) {
   c10::IValue found;
   if (!archive.try_read("format", found) || !found.isString()) {
-    throw CheckpointError("this is not a checkpoint of an outerloop optimizer; a bare inner optimizer's loads into that");
+    throw CheckpointError(
+        "this is not a checkpoint of an outerloop optimizer; a bare inner optimizer's loads into that");
   }
   check_same("format", found.toStringRef(), format);
   try {
-    Snapshot snapshot{get<std::string>(archive, "inner_type"), get<std::string>(archive, "parameters"),
-                      get<int64_t>(archive, "inner_step"), {}};
+    Snapshot snapshot{get<std::string>(archive, "inner_type"),
+                      get<std::string>(archive, "parameters"),
+                      get<int64_t>(archive, "inner_step"),
+                      {}};
     snapshot.states.resize(get<int64_t>(archive, "buckets"));
     for (size_t i = 0; i < snapshot.states.size(); ++i) {
       OuterState& state = snapshot.states[i];

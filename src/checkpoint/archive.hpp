@@ -1,8 +1,8 @@
 #pragma once
 
+#include <torch/optim/optimizer.h>
 #include <outerloop/error.hpp>
 #include <outerloop/outer_rule.hpp>
-#include <torch/optim/optimizer.h>
 
 #include <string>
 #include <vector>

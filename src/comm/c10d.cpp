@@ -33,9 +33,9 @@ class C10dCommunicator final : public Communicator {
   Pending all_gather(Tensor rows, Tensor flat) override {
     check(flat, "all_gather");
     check(rows, "all_gather");
-    TORCH_CHECK(rows.scalar_type() == flat.scalar_type() && rows.numel() == size() * flat.numel(),
-                "all_gather: rows ", rows.scalar_type(), rows.sizes(), " must hold ", size(), " times flat ",
-                flat.scalar_type(), flat.sizes());
+    TORCH_CHECK(rows.scalar_type() == flat.scalar_type() && rows.numel() == size() * flat.numel(), "all_gather: rows ",
+                rows.scalar_type(), rows.sizes(), " must hold ", size(), " times flat ", flat.scalar_type(),
+                flat.sizes());
     return start("all_gather", flat, [this, rows, flat]() mutable {
       Tensor out = rows.view(-1), in = flat.view(-1);
       return group_->_allgather_base(out, in);
@@ -55,9 +55,10 @@ class C10dCommunicator final : public Communicator {
 
  private:
   void check(const Tensor& tensor, const char* operation) const {
-    TORCH_CHECK(tensor.defined() && tensor.device() == device_ && tensor.is_contiguous(), operation,
-                ": needs a contiguous tensor on ", device_, ", got ",
-                tensor.defined() ? c10::str(tensor.device(), tensor.is_contiguous() ? "" : ", not contiguous") : "none");
+    TORCH_CHECK(
+        tensor.defined() && tensor.device() == device_ && tensor.is_contiguous(), operation,
+        ": needs a contiguous tensor on ", device_, ", got ",
+        tensor.defined() ? c10::str(tensor.device(), tensor.is_contiguous() ? "" : ", not contiguous") : "none");
   }
 
   template <class Begin>

@@ -35,8 +35,9 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& at, bool serve) {
   try {
     return c10::make_intrusive<c10d::TCPStore>(at.host, options);
   } catch (const std::exception& error) {
-    throw CommError(c10::str("rank ", at.rank, " of ", at.size, serve ? " could not listen at " : " could not reach rank 0 at ",
-                             at.host, ":", at.port, " within ", at.timeout.count(), " ms: ", error.what()));
+    throw CommError(c10::str("rank ", at.rank, " of ", at.size,
+                             serve ? " could not listen at " : " could not reach rank 0 at ", at.host, ":", at.port,
+                             " within ", at.timeout.count(), " ms: ", error.what()));
   }
 }
 
@@ -46,8 +47,8 @@ std::optional<int64_t> env_integer(const char* name, int64_t low, int64_t high) 
   int64_t value = 0;
   const char* end = text + std::strlen(text);
   const auto [stop, error] = std::from_chars(text, end, value);
-  TORCH_CHECK(error == std::errc() && stop == end && value >= low && value <= high, name, " must be an integer in [", low,
-              ", ", high, "], got '", text, "'");
+  TORCH_CHECK(error == std::errc() && stop == end && value >= low && value <= high, name, " must be an integer in [",
+              low, ", ", high, "], got '", text, "'");
   return value;
 }
 

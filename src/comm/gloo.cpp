@@ -35,8 +35,8 @@ std::shared_ptr<Communicator> gloo_over(c10::intrusive_ptr<c10d::Store> store, i
     return from_c10d(group, at::kCPU);
   } catch (const std::exception& error) {
     throw CommError(c10::str("rank ", rank, " of ", size, " could not join its Gloo group by way of ", host, " within ",
-                             timeout.count(), " ms (GLOO_SOCKET_IFNAME names the network interface to use): ",
-                             error.what()));
+                             timeout.count(),
+                             " ms (GLOO_SOCKET_IFNAME names the network interface to use): ", error.what()));
   }
 }
 

@@ -42,8 +42,8 @@ Result sum_over_blocks(int64_t numel, const Body& body) {
 /// the parameter's type and `flat` the place of its first element. `S` is the type of the flat vector.
 template <class S, class Body>
 void for_each_run(const Segments& params, int64_t begin, int64_t end, const Body& body) {
-  auto segment = std::partition_point(params.begin(), params.end(),
-                                      [&](const Segment& s) { return s.offset + s.numel <= begin; });
+  auto segment =
+      std::partition_point(params.begin(), params.end(), [&](const Segment& s) { return s.offset + s.numel <= begin; });
   for (; segment != params.end() && segment->offset < end; ++segment) {
     const int64_t first = std::max(begin, segment->offset), last = std::min(end, segment->offset + segment->numel);
     const auto run = [&](auto* data) { body(data + (first - segment->offset), first, last - first); };
@@ -51,10 +51,17 @@ void for_each_run(const Segments& params, int64_t begin, int64_t end, const Body
       run(static_cast<double*>(segment->data));
     } else {
       switch (segment->dtype) {
-        case at::kFloat: run(static_cast<float*>(segment->data)); break;
-        case at::kBFloat16: run(static_cast<math::Bfloat16*>(segment->data)); break;
-        case at::kHalf: run(static_cast<math::Float16*>(segment->data)); break;
-        default: TORCH_INTERNAL_ASSERT(false, "no kernel for ", segment->dtype);
+        case at::kFloat:
+          run(static_cast<float*>(segment->data));
+          break;
+        case at::kBFloat16:
+          run(static_cast<math::Bfloat16*>(segment->data));
+          break;
+        case at::kHalf:
+          run(static_cast<math::Float16*>(segment->data));
+          break;
+        default:
+          TORCH_INTERNAL_ASSERT(false, "no kernel for ", segment->dtype);
       }
     }
   }

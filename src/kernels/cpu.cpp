@@ -83,7 +83,8 @@ double apply(const Segments& params, const Tensor& anchor, const Tensor& velocit
     const S* w = wire.const_data_ptr<S>();
     const int64_t numel = anchor.numel();
     if (step.keep_local == 0) {
-      return v ? apply_as<true, false>(params, a, v, w, numel, step) : apply_as<false, false>(params, a, v, w, numel, step);
+      return v ? apply_as<true, false>(params, a, v, w, numel, step)
+               : apply_as<false, false>(params, a, v, w, numel, step);
     }
     return v ? apply_as<true, true>(params, a, v, w, numel, step) : apply_as<false, true>(params, a, v, w, numel, step);
   });
@@ -95,9 +96,8 @@ void delta(const Segments& params, const Tensor& anchor, const Tensor& delta) {
     const S* from = anchor.const_data_ptr<S>();
     S* to = delta.mutable_data_ptr<S>();
     for_each_block(anchor.numel(), [&](int64_t, int64_t begin, int64_t end) {
-      for_each_run<S>(params, begin, end, [&](const auto* data, int64_t flat, int64_t n) {
-        delta_run(from + flat, data, to + flat, n);
-      });
+      for_each_run<S>(params, begin, end,
+                      [&](const auto* data, int64_t flat, int64_t n) { delta_run(from + flat, data, to + flat, n); });
     });
   });
 }
@@ -146,9 +146,8 @@ Summary summarize(const Tensor& flat) {
   return with_state_type(flat, [&](auto zero) {
     using S = decltype(zero);
     const S* values = flat.const_data_ptr<S>();
-    return sum_over_blocks<Summary>(flat.numel(), [&](int64_t begin, int64_t end) {
-      return summarize_run(values + begin, end - begin, begin);
-    });
+    return sum_over_blocks<Summary>(
+        flat.numel(), [&](int64_t begin, int64_t end) { return summarize_run(values + begin, end - begin, begin); });
   });
 }
 

@@ -49,11 +49,12 @@ Summary send(const Segments& params, const Tensor& anchor, const Tensor& wire, d
 /// mean_delta = inverse_weight * wire; velocity, anchor <- outer step; params <- anchor (mixed by keep_local).
 /// `velocity` is undefined for momentum 0. Returns the sum of squares of mean_delta.  24 bytes per element, 16 without
 /// velocity.
-double apply(const Segments& params, const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Step& step);
+double apply(const Segments& params, const Tensor& anchor, const Tensor& velocity, const Tensor& wire,
+             const Step& step);
 
-void delta(const Segments& params, const Tensor& anchor, const Tensor& delta);          ///< delta <- anchor - params
-void gather(const Segments& params, const Tensor& flat);                                ///< flat <- params
-void scatter(const Segments& params, const Tensor& flat, double keep_local);            ///< params <- flat, mixed
+void delta(const Segments& params, const Tensor& anchor, const Tensor& delta);  ///< delta <- anchor - params
+void gather(const Segments& params, const Tensor& flat);                        ///< flat <- params
+void scatter(const Segments& params, const Tensor& flat, double keep_local);    ///< params <- flat, mixed
 void step(const Tensor& anchor, const Tensor& velocity, const Tensor& mean_delta, const Step& step);
 Summary summarize(const Tensor& flat);  ///< of the vector itself: its squares, non-finite elements and fingerprint
 

@@ -16,8 +16,11 @@
 /// vectorise. Each is compiled for several instruction sets, and the machine's best is taken when the program starts;
 /// results do not depend on it, as multiply-adds are explicit and sums are of integers, or, for the norms, of doubles.
 
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)  // the choice runs before ThreadSanitizer is ready
-#define OUTERLOOP_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+/// (Levels of x86-64 are chosen by what the processor can do; names of processors would only match those very models.)
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_THREAD__)  // the choice runs before ThreadSanitizer is ready
+#define OUTERLOOP_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define OUTERLOOP_CLONES
 #endif

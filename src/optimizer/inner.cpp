@@ -25,9 +25,8 @@ void for_each_parameter(const Groups& groups, const Body& body) {
 }  // namespace
 
 bool same_sizes(const Groups& groups, const Groups& inner) {
-  return std::equal(groups.begin(), groups.end(), inner.begin(), inner.end(), [](const auto& a, const auto& b) {
-    return a.params().size() == b.params().size();
-  });
+  return std::equal(groups.begin(), groups.end(), inner.begin(), inner.end(),
+                    [](const auto& a, const auto& b) { return a.params().size() == b.params().size(); });
 }
 
 bool same_tensors(const Groups& groups, const Groups& inner) {
@@ -45,7 +44,8 @@ void hand_on_parameters(const Groups& groups, torch::optim::Optimizer& inner) {
   TORCH_CHECK(!dynamic_cast<torch::optim::Adagrad*>(&inner),
               "add_param_group: libtorch's Adagrad makes its state when it is constructed and cannot take parameters "
               "after that; construct it with all groups");
-  TORCH_CHECK(!dynamic_cast<torch::optim::LBFGS*>(&inner), "add_param_group: LBFGS has exactly one group of parameters");
+  TORCH_CHECK(!dynamic_cast<torch::optim::LBFGS*>(&inner),
+              "add_param_group: LBFGS has exactly one group of parameters");
   Groups& own = inner.param_groups();
   while (own.size() > groups.size()) own.pop_back();
   for (size_t i = 0; i < groups.size(); ++i) {

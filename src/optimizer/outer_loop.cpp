@@ -66,8 +66,8 @@ const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_p
     const Groups& groups = inner->param_groups();
     const size_t count = optimizer::parameters(groups).size();
     TORCH_CHECK(count > 0, "no parameters: the inner optimizer has none");
-    TORCH_CHECK(sync.names.empty() || sync.names.size() == count, "names has ", sync.names.size(), " entries for ", count,
-                " parameters");
+    TORCH_CHECK(sync.names.empty() || sync.names.size() == count, "names has ", sync.names.size(), " entries for ",
+                count, " parameters");
     for (const auto& group : groups) {
       const double lr = group.options().get_lr();
       TORCH_CHECK(std::isfinite(lr) && lr >= 0, "the inner optimizer's lr must be finite and >= 0, got ", lr);
@@ -115,15 +115,15 @@ std::string OuterLoopOptimizer::Impl::describe(const Groups& groups) const {
 }
 
 void OuterLoopOptimizer::Impl::agree(const Groups& groups) {
-  const std::vector<Tensor> trainable = optimizer::trainable(groups);
   std::vector<Tensor> fresh;
   for (const Tensor& param : optimizer::parameters(groups)) {
-    if (met.insert(param.unsafeGetTensorImpl()).second) fresh.push_back(param);
+    if (!met.contains(param.unsafeGetTensorImpl())) fresh.push_back(param);
   }
-  description = round::Description(describe(groups));
-  const int64_t rounds = fragment ? fragment->rounds() : 0;
-  round::agree(exchange, description, fresh, sync.start, inner_step, rounds);
-  fragment.emplace(round::Fragment(trainable, rule->slots(), fragment ? &*fragment : nullptr));
+  round::Description next(describe(groups));
+  round::agree(exchange, next, fresh, sync.start, inner_step, fragment ? fragment->rounds() : 0);
+  fragment = round::Fragment(optimizer::trainable(groups), rule->slots(), fragment ? &*fragment : nullptr);
+  description = std::move(next);
+  for (const Tensor& param : fresh) met.insert(param.unsafeGetTensorImpl());
 }
 
 /// Parameters were added, removed, frozen or thawed: the inner optimizer and the outer state follow. Collective.
@@ -200,8 +200,8 @@ void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm) {
 // ---- checkpoints ----
 
 checkpoint::Snapshot OuterLoopOptimizer::Impl::snapshot(const Groups& groups) const {
-  checkpoint::Snapshot snapshot{c10::demangle(typeid(*inner).name()), optimizer::describe(groups, sync.names), inner_step,
-                                {}};
+  checkpoint::Snapshot snapshot{
+      c10::demangle(typeid(*inner).name()), optimizer::describe(groups, sync.names), inner_step, {}};
   for (const round::Bucket& bucket : fragment->buckets()) snapshot.states.push_back(bucket.state);
   return snapshot;
 }

@@ -12,9 +12,11 @@ LocalSGDOptimizer::LocalSGDOptimizer(std::unique_ptr<Optimizer> inner, std::shar
 
 DiLoCoOptimizer::DiLoCoOptimizer(std::unique_ptr<Optimizer> inner, std::shared_ptr<Communicator> comm,
                                  DiLoCoOptions options)
-    : OuterLoopOptimizer(std::move(inner), comm, round::or_refuse(comm, [&] {
-                           return std::make_shared<Nesterov>(options.outer_lr, options.outer_momentum, options.nesterov);
-                         }),
-                         options.sync_every, options.streaming, std::move(options.sync)) {}
+    : OuterLoopOptimizer(
+          std::move(inner), comm,
+          round::or_refuse(
+              comm,
+              [&] { return std::make_shared<Nesterov>(options.outer_lr, options.outer_momentum, options.nesterov); }),
+          options.sync_every, options.streaming, std::move(options.sync)) {}
 
 }  // namespace outerloop

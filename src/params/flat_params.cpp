@@ -46,7 +46,8 @@ const kernels::Segments& FlatParams::Impl::pull() {
     if (param.is_contiguous()) {
       segment.data = param.mutable_data_ptr();
     } else {
-      if (!dense[i].defined()) dense[i] = at::empty(param.sizes(), param.options().memory_format(at::MemoryFormat::Contiguous));
+      if (!dense[i].defined())
+        dense[i] = at::empty(param.sizes(), param.options().memory_format(at::MemoryFormat::Contiguous));
       dense[i].copy_(param);
       segment.data = dense[i].mutable_data_ptr();
     }
@@ -72,8 +73,8 @@ Tensor FlatParams::gather() const {
 }
 
 void FlatParams::scatter(const Tensor& flat, double keep_local) {
-  TORCH_CHECK(flat.is_contiguous() && flat.scalar_type() == dtype() && flat.numel() == numel(), "scatter: needs ", dtype(),
-              " [", numel(), "], got ", flat.scalar_type(), flat.sizes());
+  TORCH_CHECK(flat.is_contiguous() && flat.scalar_type() == dtype() && flat.numel() == numel(), "scatter: needs ",
+              dtype(), " [", numel(), "], got ", flat.scalar_type(), flat.sizes());
   TORCH_CHECK(keep_local >= 0 && keep_local <= 1, "keep_local must be in [0, 1], got ", keep_local);
   kernels::scatter(impl_->pull(), flat, keep_local);
   impl_->push();

@@ -27,7 +27,8 @@ std::string first_difference(const std::vector<std::string>& texts) {
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     const std::vector<std::string> other = lines(texts[rank]);
     for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-      const std::string a = i < first.size() ? first[i] : "nothing more", b = i < other.size() ? other[i] : "nothing more";
+      const std::string a = i < first.size() ? first[i] : "nothing more",
+                        b = i < other.size() ? other[i] : "nothing more";
       if (a != b) return c10::str("rank 0 has ", a, ", rank ", rank, " has ", b);
     }
   }

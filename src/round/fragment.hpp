@@ -26,11 +26,12 @@ class Fragment {
   /// Anchors are the parameters as they are, slots zero; what `before` holds of the same parameters is taken over.
   Fragment(const std::vector<Tensor>& params, int slots, const Fragment* before = nullptr);
 
-  kernels::Summary send(double weight);                        ///< params -> delta -> wire
-  void reduce(Communicator& comm);                             ///< wire -> sum over ranks of wire
-  double apply(const OuterRule& rule, double total_weight, double keep_local);  ///< wire -> anchor -> params; sum of squares of the mean delta
-  void rollback();                                             ///< params <- anchor
-  void broadcast_state(Communicator& comm, int root);          ///< anchor, slots <- those of root
+  kernels::Summary send(double weight);  ///< params -> delta -> wire
+  void reduce(Communicator& comm);       ///< wire -> sum over ranks of wire
+  double apply(const OuterRule& rule, double total_weight,
+               double keep_local);                     ///< wire -> anchor -> params; sum of squares of the mean delta
+  void rollback();                                     ///< params <- anchor
+  void broadcast_state(Communicator& comm, int root);  ///< anchor, slots <- those of root
 
   bool holds(const std::vector<Tensor>& params) const;  ///< exactly these tensors, in this order
   int64_t rounds() const { return buckets_[0].state.round; }

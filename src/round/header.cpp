@@ -14,16 +14,19 @@ using Action = Verdict::Action;
 
 const char* name(Talk talk) {
   switch (talk) {
-    case Talk::start: return "agreeing on parameters";
-    case Talk::round: return "in a round";
-    case Talk::reconnect: return "reconnecting";
+    case Talk::start:
+      return "agreeing on parameters";
+    case Talk::round:
+      return "in a round";
+    case Talk::reconnect:
+      return "reconnecting";
   }
   return "in an unknown conversation";
 }
 
 std::string place(size_t rank, const Header& header) {
-  return c10::str("rank ", rank, " is ", name(header.talk), " at inner step ", header.inner_step, " after ", header.round,
-                  " rounds");
+  return c10::str("rank ", rank, " is ", name(header.talk), " at inner step ", header.inner_step, " after ",
+                  header.round, " rounds");
 }
 
 /// The lowest rank whose fingerprint most ranks share.
@@ -43,7 +46,8 @@ std::string objections(const std::vector<Header>& headers) {
     if (!(std::isfinite(header.weight) && header.weight >= 0)) {
       return c10::str("rank ", rank, " has weight ", header.weight, "; it must be finite and >= 0");
     }
-    if (header.non_finite > 0) return c10::str("rank ", rank, " has ", header.non_finite, " non-finite elements in its delta");
+    if (header.non_finite > 0)
+      return c10::str("rank ", rank, " has ", header.non_finite, " non-finite elements in its delta");
     if (header.vote == Vote::abort) return c10::str("commit_if said no on rank ", rank);
   }
   return {};
@@ -76,7 +80,8 @@ bool same_description(const std::vector<Header>& headers) {
 }
 
 int first_failed(const std::vector<Header>& headers) {
-  const auto failed = std::find_if(headers.begin(), headers.end(), [](const Header& h) { return h.vote == Vote::failed; });
+  const auto failed =
+      std::find_if(headers.begin(), headers.end(), [](const Header& h) { return h.vote == Vote::failed; });
   return failed == headers.end() ? -1 : static_cast<int>(failed - headers.begin());
 }
 

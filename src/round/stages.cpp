@@ -55,7 +55,8 @@ void average_step(Tensor anchor, const Tensor& mean_delta) {
   kernels::step(anchor, {}, mean_delta, {});
 }
 
-void nesterov_step(Tensor anchor, Tensor velocity, const Tensor& mean_delta, double lr, double momentum, bool nesterov) {
+void nesterov_step(Tensor anchor, Tensor velocity, const Tensor& mean_delta, double lr, double momentum,
+                   bool nesterov) {
   check_flat("anchor", anchor);
   check_same("mean_delta", mean_delta, anchor.numel(), anchor.scalar_type());
   TORCH_CHECK(velocity.defined() || momentum == 0, "nesterov_step: momentum ", momentum, " needs a velocity");

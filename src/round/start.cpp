@@ -22,8 +22,9 @@ uint64_t fingerprint_of(const std::vector<FlatParams>& parts) {
 void check_equal(const std::vector<Header>& headers) {
   for (size_t rank = 1; rank < headers.size(); ++rank) {
     if (headers[rank].fingerprint != headers[0].fingerprint) {
-      throw ConsistencyError(c10::str("the parameters of rank ", rank,
-                                      " differ from those of rank 0 (Start::verify; Start::broadcast makes them equal)"));
+      throw ConsistencyError(
+          c10::str("the parameters of rank ", rank,
+                   " differ from those of rank 0 (Start::verify; Start::broadcast makes them equal)"));
     }
   }
 }

@@ -16,8 +16,8 @@ struct Description {
   explicit Description(std::string text);
 };
 
-/// All ranks agree on `description`, and on the values of `params` as `start` says: Start::broadcast writes rank 0's into
-/// all. Collective; throws ConsistencyError on every rank, CommError.
+/// All ranks agree on `description`, and on the values of `params` as `start` says: Start::broadcast writes rank 0's
+/// into all. Collective; throws ConsistencyError on every rank, CommError.
 void agree(Exchange& exchange, const Description& description, const std::vector<Tensor>& params, Start start,
            int64_t inner_step, int64_t rounds);
 

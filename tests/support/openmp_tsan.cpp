@@ -9,16 +9,18 @@ extern "C" void __tsan_release(void* sync);
 
 namespace {
 
+/// Two addresses to synchronise on: with one, a worker that starts late would seem to follow one that ended early.
 struct Region {
   void (*body)(void*);
   void* data;
+  char begin, end;
 };
 
 void run_as_worker(void* pointer) {
   auto* region = static_cast<Region*>(pointer);
-  __tsan_acquire(region);
+  __tsan_acquire(&region->begin);
   region->body(region->data);
-  __tsan_release(region);
+  __tsan_release(&region->end);
 }
 
 }  // namespace
@@ -26,8 +28,8 @@ void run_as_worker(void* pointer) {
 extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags) {
   using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
   static const auto libgomp = reinterpret_cast<Parallel>(dlsym(RTLD_NEXT, "GOMP_parallel"));
-  Region region{body, data};
-  __tsan_release(&region);
+  Region region{body, data, {}, {}};
+  __tsan_release(&region.begin);
   libgomp(run_as_worker, &region, threads, flags);
-  __tsan_acquire(&region);
+  __tsan_acquire(&region.end);
 }

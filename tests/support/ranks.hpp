@@ -14,8 +14,8 @@ namespace outerloop::testing {
 std::vector<std::shared_ptr<Communicator>> gloo_group(int size,
                                                       std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
-/// Runs body(communicator) on one thread per rank and returns what each returned, by rank. The first exception (by rank)
-/// is rethrown after all threads ended.
+/// Runs body(communicator) on one thread per rank and returns what each returned, by rank. The first exception (by
+/// rank) is rethrown after all threads ended.
 template <class Body>
 auto run_ranks(const std::vector<std::shared_ptr<Communicator>>& group, Body body) {
   using Result = std::invoke_result_t<Body&, std::shared_ptr<Communicator>>;
