@@ -44,6 +44,7 @@ void check_same_vector(const std::string& what, const Tensor& saved, const Tenso
 void write(torch::serialize::OutputArchive& archive, const Snapshot& snapshot, const torch::optim::Optimizer& inner) {
   archive.write("format", c10::IValue(std::string(format)));
   archive.write("inner_type", c10::IValue(snapshot.inner_type));
+  archive.write("rule", c10::IValue(snapshot.rule));
   archive.write("parameters", c10::IValue(snapshot.parameters));
   archive.write("inner_step", c10::IValue(snapshot.inner_step));
   archive.write("buckets", c10::IValue(static_cast<int64_t>(snapshot.states.size())));
@@ -69,6 +70,7 @@ Snapshot read(torch::serialize::InputArchive& archive) {
   check_same("format", found.toStringRef(), format);
   try {
     Snapshot snapshot{get<std::string>(archive, "inner_type"),
+                      get<std::string>(archive, "rule"),
                       get<std::string>(archive, "parameters"),
                       get<int64_t>(archive, "inner_step"),
                       {}};
@@ -89,6 +91,7 @@ Snapshot read(torch::serialize::InputArchive& archive) {
 
 void check_fits(const Snapshot& saved, const Snapshot& present) {
   check_same("inner optimizer", saved.inner_type, present.inner_type);
+  check_same("outer rule", saved.rule, present.rule);
   check_same_lines(saved.parameters, present.parameters);
   check_same("buckets:", c10::str(saved.states.size()), c10::str(present.states.size()));
   for (size_t i = 0; i < saved.states.size(); ++i) {

@@ -12,6 +12,7 @@ namespace outerloop::checkpoint {
 /// What torch::save keeps of an optimizer besides the inner one.
 struct Snapshot {
   std::string inner_type;
+  std::string rule;        ///< the outer rule, described
   std::string parameters;  ///< a line each: name, type, shape
   int64_t inner_step = 0;
   std::vector<OuterState> states;  ///< one per bucket

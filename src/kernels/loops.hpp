@@ -30,18 +30,26 @@ namespace outerloop::kernels {
 /// Elements computed into the L1 cache before they are written past the caches.
 inline constexpr int64_t tile_size = 1024;
 
-/// dst <- src past the caches: what is only written need not be read first. Follow with stream_fence().
+/// dst <- src past the caches, a cache line at a time: what is only written need not be read first. Follow with
+/// stream_fence().
 template <class T>
 void stream(T* dst, const T* src, int64_t n) {
 #if defined(__SSE2__)
-  constexpr int64_t lanes = 16 / sizeof(T);
-  const int64_t to_boundary = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(dst) % 16 / sizeof(T));
-  const int64_t head = std::min(n, to_boundary), body = (n - head) / lanes * lanes;
+  constexpr int64_t line = 64 / sizeof(T);
+  const auto to_boundary = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(dst) % 64 / sizeof(T));
+  const int64_t head = std::min(n, to_boundary), end = head + (n - head) / line * line;
   std::memcpy(dst, src, head * sizeof(T));
-  for (int64_t i = head; i < head + body; i += lanes) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(dst + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i)));
+  for (int64_t i = head; i < end; i += line) {
+    const auto* from = reinterpret_cast<const __m128i*>(src + i);
+    auto* to = reinterpret_cast<__m128i*>(dst + i);
+    const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+    const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+    _mm_stream_si128(to, a);
+    _mm_stream_si128(to + 1, b);
+    _mm_stream_si128(to + 2, c);
+    _mm_stream_si128(to + 3, d);
   }
-  std::memcpy(dst + head + body, src + head + body, (n - head - body) * sizeof(T));
+  std::memcpy(dst + end, src + end, (n - end) * sizeof(T));
 #else
   std::memcpy(dst, src, n * sizeof(T));
 #endif
@@ -54,20 +62,22 @@ inline void stream_fence() {
 #endif
 }
 
+/// A run lies inside one block, whose size divides 2^32: only the low half of its elements' places counts on.
 template <class S, class T>
 OUTERLOOP_CLONES Summary send_run(const S* __restrict anchor, const T* __restrict local, S* __restrict wire, int64_t n,
                                   S weight, int64_t flat) {
+  const math::Place place = math::place_at(static_cast<uint64_t>(flat));
   double sum_squares = 0;
-  int64_t non_finite = 0;
+  int32_t non_finite = 0;
   uint64_t print = 0;
 #pragma omp simd reduction(+ : sum_squares, non_finite, print)
-  for (int64_t i = 0; i < n; ++i) {
+  for (int32_t i = 0; i < static_cast<int32_t>(n); ++i) {
     const S delta = math::delta(anchor[i], local[i]);
     const S sent = weight * delta;
     wire[i] = sent;
     sum_squares += static_cast<double>(delta) * static_cast<double>(delta);
     non_finite += !math::is_finite(sent);
-    print += math::fingerprint_term(static_cast<uint64_t>(flat + i), anchor[i]);
+    print += math::fingerprint_term({place.low + static_cast<uint32_t>(i), place.high}, anchor[i]);
   }
   return {sum_squares, non_finite, print};
 }
@@ -136,14 +146,15 @@ OUTERLOOP_CLONES void step_run(S* __restrict anchor, S* __restrict velocity, con
 
 template <class S>
 OUTERLOOP_CLONES Summary summarize_run(const S* __restrict values, int64_t n, int64_t flat) {
+  const math::Place place = math::place_at(static_cast<uint64_t>(flat));
   double sum_squares = 0;
-  int64_t non_finite = 0;
+  int32_t non_finite = 0;
   uint64_t print = 0;
 #pragma omp simd reduction(+ : sum_squares, non_finite, print)
-  for (int64_t i = 0; i < n; ++i) {
+  for (int32_t i = 0; i < static_cast<int32_t>(n); ++i) {
     sum_squares += static_cast<double>(values[i]) * static_cast<double>(values[i]);
     non_finite += !math::is_finite(values[i]);
-    print += math::fingerprint_term(static_cast<uint64_t>(flat + i), values[i]);
+    print += math::fingerprint_term({place.low + static_cast<uint32_t>(i), place.high}, values[i]);
   }
   return {sum_squares, non_finite, print};
 }

@@ -71,6 +71,14 @@ std::vector<at::Tensor> trainable(const Groups& groups) {
   return some;
 }
 
+std::vector<std::string> labels_of_trainable(const Groups& groups, const std::vector<std::string>& names) {
+  std::vector<std::string> some;
+  for_each_parameter(groups, [&](size_t index, const at::Tensor& param) {
+    if (param.requires_grad()) some.push_back(params::label(index, names));
+  });
+  return some;
+}
+
 std::vector<int64_t> without_grad(const Groups& groups) {
   std::vector<int64_t> some;
   for_each_parameter(groups, [&](size_t index, const at::Tensor& param) {

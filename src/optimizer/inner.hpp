@@ -20,6 +20,7 @@ void hand_on_parameters(const Groups& groups, torch::optim::Optimizer& inner);
 
 std::vector<at::Tensor> parameters(const Groups& groups);
 std::vector<at::Tensor> trainable(const Groups& groups);
+std::vector<std::string> labels_of_trainable(const Groups& groups, const std::vector<std::string>& names);
 std::vector<int64_t> without_grad(const Groups& groups);  ///< indices of trainable parameters whose grad is undefined
 
 /// A line for each: "parameter 3 'fc.weight': Float [4, 3], frozen".

@@ -12,6 +12,7 @@
 
 #include "checkpoint/archive.hpp"
 #include "optimizer/inner.hpp"
+#include "outer/exact.hpp"
 #include "params/check.hpp"
 #include "round/round.hpp"
 
@@ -33,6 +34,7 @@ struct OuterLoopOptimizer::Impl {
   std::unordered_set<const void*> met = {};  ///< parameters whose start the replicas have agreed on
 
   void hand_on(const Groups& groups);
+  round::Fragment fragment_of(const Groups& groups) const;
   void agree(const Groups& groups);
   void follow_parameters(const Groups& groups);
   void advance(const Groups& groups);
@@ -40,7 +42,7 @@ struct OuterLoopOptimizer::Impl {
   void reconnect(std::shared_ptr<Communicator> comm);
   round::Terms terms() const { return {*rule, sync, description, streaming.keep_local, inner_step}; }
   std::string describe(const Groups& groups) const;
-  checkpoint::Snapshot snapshot(const Groups& groups) const;
+  checkpoint::Snapshot snapshot(const Groups& groups, const round::Fragment& of) const;
 };
 
 namespace {
@@ -108,10 +110,16 @@ OuterLoopOptimizer::~OuterLoopOptimizer() = default;
 
 std::string OuterLoopOptimizer::Impl::describe(const Groups& groups) const {
   return c10::str("library outerloop ", version, "\nsync_every ", sync_every, "\nouter rule ", rule->describe(),
-                  "\nkeep_local ", streaming.keep_local, "\nstart ", name(sync.start), "\non_abort ",
+                  "\nkeep_local ", exact(streaming.keep_local), "\nstart ", name(sync.start), "\non_abort ",
                   sync.on_abort == OnAbort::rollback ? "rollback" : "keep_local", "\non_mismatch ",
                   sync.on_mismatch == OnMismatch::repair ? "repair" : "fail", "\n",
                   optimizer::parameters(groups).size(), " parameters\n", optimizer::describe(groups, sync.names));
+}
+
+/// Outer state of the trainable parameters; what there is already is taken over.
+round::Fragment OuterLoopOptimizer::Impl::fragment_of(const Groups& groups) const {
+  return {optimizer::trainable(groups), optimizer::labels_of_trainable(groups, sync.names), rule->slots(),
+          fragment ? &*fragment : nullptr};
 }
 
 void OuterLoopOptimizer::Impl::agree(const Groups& groups) {
@@ -121,7 +129,7 @@ void OuterLoopOptimizer::Impl::agree(const Groups& groups) {
   }
   round::Description next(describe(groups));
   round::agree(exchange, next, fresh, sync.start, inner_step, fragment ? fragment->rounds() : 0);
-  fragment = round::Fragment(optimizer::trainable(groups), rule->slots(), fragment ? &*fragment : nullptr);
+  fragment = fragment_of(groups);
   description = std::move(next);
   for (const Tensor& param : fresh) met.insert(param.unsafeGetTensorImpl());
 }
@@ -134,6 +142,8 @@ void OuterLoopOptimizer::Impl::follow_parameters(const Groups& groups) {
     return 0;
   });
   agree(groups);
+  // A thawed parameter may have been trained since: all take one anchor for it, and keep their own steps from there.
+  fragment->broadcast_state(exchange.comm(), 0);
 }
 
 // ---- steps ----
@@ -185,13 +195,15 @@ void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm) {
   TORCH_CHECK(comm, "reconnect: comm is null");
   TORCH_CHECK(comm->device().is_cpu(), "reconnect: comm is on ", comm->device(), "; this build supports cpu");
   round::Exchange next(std::move(comm));
-  const round::Meeting meeting = next.meet(round::header(round::Talk::reconnect, *fragment, terms()), description.text);
+  round::Header mine = round::header(round::Talk::reconnect, *fragment, terms());
+  mine.fingerprint = fragment->fingerprint();
+  const round::Meeting meeting = next.meet(mine, description.text);
   if (std::string reason = round::out_of_step(meeting.headers); !reason.empty()) throw ConsistencyError(reason);
   if (!meeting.texts.empty()) throw ConsistencyError("replicas cannot train together: " + round::explain(meeting));
   const int root = round::most_advanced(meeting.headers);
   const round::Header& leader = meeting.headers[root];
   fragment->broadcast_state(next.comm(), root);
-  if (fragment->rounds() != leader.round) fragment->rollback();
+  if (mine.round != leader.round || mine.fingerprint != leader.fingerprint) fragment->rollback();
   fragment->set_rounds(leader.round);
   inner_step = leader.inner_step;
   exchange = std::move(next);
@@ -199,28 +211,42 @@ void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm) {
 
 // ---- checkpoints ----
 
-checkpoint::Snapshot OuterLoopOptimizer::Impl::snapshot(const Groups& groups) const {
+checkpoint::Snapshot OuterLoopOptimizer::Impl::snapshot(const Groups& groups, const round::Fragment& of) const {
   checkpoint::Snapshot snapshot{
-      c10::demangle(typeid(*inner).name()), optimizer::describe(groups, sync.names), inner_step, {}};
-  for (const round::Bucket& bucket : fragment->buckets()) snapshot.states.push_back(bucket.state);
+      c10::demangle(typeid(*inner).name()), rule->describe(), optimizer::describe(groups, sync.names), inner_step, {}};
+  for (const round::Bucket& bucket : of.buckets()) snapshot.states.push_back(bucket.state);
   return snapshot;
 }
 
 void OuterLoopOptimizer::save(torch::serialize::OutputArchive& archive) const {
   TORCH_CHECK(impl_->fragment->holds(optimizer::trainable(param_groups_)),
               "parameters were added, removed, frozen or thawed since the last round; save after the next one");
+  if (!optimizer::same_tensors(param_groups_, impl_->inner->param_groups())) {
+    optimizer::hand_on_parameters(param_groups_, *impl_->inner);
+  }
   optimizer::hand_on_options(param_groups_, *impl_->inner);
-  checkpoint::write(archive, impl_->snapshot(param_groups_), *impl_->inner);
+  checkpoint::write(archive, impl_->snapshot(param_groups_, *impl_->fragment), *impl_->inner);
 }
 
 void OuterLoopOptimizer::load(torch::serialize::InputArchive& archive) {
   const at::NoGradGuard no_grad;
   const checkpoint::Snapshot saved = checkpoint::read(archive);
-  checkpoint::check_fits(saved, impl_->snapshot(param_groups_));
-  checkpoint::read_inner(archive, *impl_->inner);
-  optimizer::hand_on_options(impl_->inner->param_groups(), *this);
-  impl_->inner_step = saved.inner_step;
-  std::vector<round::Bucket>& buckets = impl_->fragment->buckets();
+  Impl& impl = *impl_;
+  // Groups may have been added since the last step, to match the checkpoint: the outer state grows to hold them.
+  std::optional<round::Fragment> grown;
+  if (!impl.fragment->holds(optimizer::trainable(param_groups_))) grown = impl.fragment_of(param_groups_);
+  checkpoint::check_fits(saved, impl.snapshot(param_groups_, grown ? *grown : *impl.fragment));
+  if (!optimizer::same_tensors(param_groups_, impl.inner->param_groups())) {
+    optimizer::hand_on_parameters(param_groups_, *impl.inner);
+  }
+  checkpoint::read_inner(archive, *impl.inner);
+  if (grown) {
+    impl.fragment = std::move(grown);
+    impl.description = round::Description(impl.describe(param_groups_));
+  }
+  optimizer::hand_on_options(impl.inner->param_groups(), *this);
+  impl.inner_step = saved.inner_step;
+  std::vector<round::Bucket>& buckets = impl.fragment->buckets();
   for (size_t i = 0; i < buckets.size(); ++i) {
     OuterState& state = buckets[i].state;
     state.round = saved.states[i].round;

@@ -2,24 +2,13 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
-#include <limits>
-#include <sstream>
 
 #include <outerloop/outer_rule.hpp>
 #include <outerloop/stages.hpp>
 
+#include "outer/exact.hpp"
+
 namespace outerloop {
-
-namespace {
-
-std::string exact(double value) {
-  std::ostringstream text;
-  text.precision(std::numeric_limits<double>::max_digits10);
-  text << value;
-  return text.str();
-}
-
-}  // namespace
 
 void Average::step(OuterState& state, const Tensor& mean_delta) const { average_step(state.anchor, mean_delta); }
 

@@ -13,10 +13,11 @@ FlatParams::FlatParams(std::vector<Tensor> params) : impl_(std::make_unique<Impl
   Impl& impl = *impl_;
   impl.tensors = std::move(params);
   impl.dense.resize(impl.tensors.size());
+  for (size_t i = 0; i < impl.tensors.size(); ++i) impl.labels.push_back(params::label(i, {}));
   if (!impl.tensors.empty() && impl.tensors[0].scalar_type() == at::kDouble) impl.dtype = at::kDouble;
   for (size_t i = 0; i < impl.tensors.size(); ++i) {
     const Tensor& param = impl.tensors[i];
-    TORCH_CHECK((param.scalar_type() == at::kDouble) == (impl.dtype == at::kDouble), params::label(i, {}), " has type ",
+    TORCH_CHECK((param.scalar_type() == at::kDouble) == (impl.dtype == at::kDouble), impl.labels[i], " has type ",
                 param.scalar_type(), " where parameter 0 has ", impl.tensors[0].scalar_type(),
                 "; float64 parameters need a FlatParams of their own");
     impl.segments.push_back({nullptr, param.scalar_type(), impl.numel, param.numel()});
@@ -37,11 +38,11 @@ const kernels::Segments& FlatParams::Impl::pull() {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& param = tensors[i];
     kernels::Segment& segment = segments[i];
-    TORCH_CHECK(param.scalar_type() == segment.dtype, params::label(i, {}), " was ", segment.dtype,
+    TORCH_CHECK(param.scalar_type() == segment.dtype, labels[i], " was ", segment.dtype,
                 " when its optimizer was made and is ", param.scalar_type(), " now; convert the model before that");
-    TORCH_CHECK(param.device().is_cpu(), params::label(i, {}), " was on cpu when its optimizer was made and is on ",
+    TORCH_CHECK(param.device().is_cpu(), labels[i], " was on cpu when its optimizer was made and is on ",
                 param.device(), " now");
-    TORCH_CHECK(param.numel() == segment.numel, params::label(i, {}), " had ", segment.numel,
+    TORCH_CHECK(param.numel() == segment.numel, labels[i], " had ", segment.numel,
                 " elements when its optimizer was made and has ", param.numel(), " now");
     if (param.is_contiguous()) {
       segment.data = param.mutable_data_ptr();

@@ -9,7 +9,8 @@ namespace outerloop {
 /// The parameters' memory, for kernels.
 struct FlatParams::Impl {
   std::vector<Tensor> tensors;
-  std::vector<Tensor> dense;  ///< a dense copy of each strided parameter, undefined for the others
+  std::vector<std::string> labels;  ///< how messages call each
+  std::vector<Tensor> dense;        ///< a dense copy of each strided parameter, undefined for the others
   kernels::Segments segments;
   int64_t numel = 0;
   at::ScalarType dtype = at::kFloat;

@@ -22,6 +22,9 @@ std::optional<kernels::Step> fused(const OuterRule& rule) {
   return std::nullopt;
 }
 
+/// The fingerprint of several vectors.
+uint64_t joined(uint64_t before, uint64_t next) { return 31 * before + next; }
+
 double apply_bucket(Bucket& bucket, const OuterRule& rule, double total_weight, double keep_local) {
   const kernels::Segments& params = bucket.params.impl().pull();
   if (auto step = fused(rule)) {
@@ -78,7 +81,11 @@ std::vector<FlatParams> split_by_state_type(const std::vector<Tensor>& params) {
   return parts;
 }
 
-Fragment::Fragment(const std::vector<Tensor>& params, int slots, const Fragment* before) : params_(params) {
+Fragment::Fragment(const std::vector<Tensor>& params, const std::vector<std::string>& labels, int slots,
+                   const Fragment* before)
+    : params_(params) {
+  std::unordered_map<const void*, std::string> label_of;
+  for (size_t i = 0; i < params.size(); ++i) label_of[params[i].unsafeGetTensorImpl()] = labels[i];
   const Places old = before ? places(*before) : Places{};
   for (FlatParams& part : split_by_state_type(params)) {
     Bucket& bucket = buckets_.emplace_back(Bucket{std::move(part), {}, {}});
@@ -86,6 +93,8 @@ Fragment::Fragment(const std::vector<Tensor>& params, int slots, const Fragment*
     for (int i = 0; i < slots; ++i) bucket.state.slots.push_back(at::zeros_like(bucket.state.anchor));
     bucket.wire = at::empty_like(bucket.state.anchor);
     take_over(bucket, old);
+    FlatParams::Impl& impl = bucket.params.impl();
+    for (size_t i = 0; i < impl.tensors.size(); ++i) impl.labels[i] = label_of[impl.tensors[i].unsafeGetTensorImpl()];
   }
   if (before) set_rounds(before->rounds());
 }
@@ -97,7 +106,7 @@ kernels::Summary Fragment::send(double weight) {
     const auto part = kernels::send(bucket.params.impl().pull(), bucket.state.anchor, bucket.wire, weight);
     sum.sum_squares += part.sum_squares;
     sum.non_finite += part.non_finite;
-    sum.fingerprint = 31 * sum.fingerprint + part.fingerprint;
+    sum.fingerprint = joined(sum.fingerprint, part.fingerprint);
   }
   return sum;
 }
@@ -126,6 +135,7 @@ void Fragment::rollback() {
 }
 
 void Fragment::broadcast_state(Communicator& comm, int root) {
+  if (comm.size() == 1) return;
   for (Bucket& bucket : buckets_) {
     comm.broadcast(bucket.state.anchor, root).wait();
     for (Tensor& slot : bucket.state.slots) comm.broadcast(slot, root).wait();
@@ -135,6 +145,12 @@ void Fragment::broadcast_state(Communicator& comm, int root) {
 bool Fragment::holds(const std::vector<Tensor>& params) const {
   return std::equal(params.begin(), params.end(), params_.begin(), params_.end(),
                     [](const Tensor& a, const Tensor& b) { return a.is_same(b); });
+}
+
+uint64_t Fragment::fingerprint() const {
+  uint64_t print = 0;
+  for (const Bucket& bucket : buckets_) print = joined(print, kernels::summarize(bucket.state.anchor).fingerprint);
+  return print;
 }
 
 void Fragment::set_rounds(int64_t rounds) {

@@ -24,7 +24,8 @@ struct Bucket {
 class Fragment {
  public:
   /// Anchors are the parameters as they are, slots zero; what `before` holds of the same parameters is taken over.
-  Fragment(const std::vector<Tensor>& params, int slots, const Fragment* before = nullptr);
+  Fragment(const std::vector<Tensor>& params, const std::vector<std::string>& labels, int slots,
+           const Fragment* before = nullptr);
 
   kernels::Summary send(double weight);  ///< params -> delta -> wire
   void reduce(Communicator& comm);       ///< wire -> sum over ranks of wire
@@ -34,6 +35,7 @@ class Fragment {
   void broadcast_state(Communicator& comm, int root);  ///< anchor, slots <- those of root
 
   bool holds(const std::vector<Tensor>& params) const;  ///< exactly these tensors, in this order
+  uint64_t fingerprint() const;                         ///< of the anchor, as send() tells it
   int64_t rounds() const { return buckets_[0].state.round; }
   void set_rounds(int64_t rounds);
   int64_t numel() const;

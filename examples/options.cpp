@@ -1,0 +1,76 @@
+#include "options.hpp"
+
+#include <outerloop/outer_rule.hpp>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <map>
+
+namespace {
+
+const std::map<std::string, Mode> modes{
+    {"diloco", Mode::diloco}, {"local-sgd", Mode::local_sgd}, {"ddp", Mode::ddp}, {"solo", Mode::solo}};
+
+void describe(CLI::App& app, Options& options) {
+  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("--data", options.data, "Text to train on: any file of 64 KiB or more")->required();
+  app.add_option_function<std::string>(
+         "--mode", [&options](const std::string& name) { options.mode = modes.at(name); },
+         "How the replicas share what they learn: diloco, local-sgd, ddp (gradients, every step) or solo (not at all)")
+      ->check(CLI::IsMember(modes))
+      ->default_str(name_of(options.mode));
+  app.add_option("--replicas", options.replicas, "Processes to start (not under torchrun, which starts its own)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--steps", options.steps, "Inner steps of each replica")->check(CLI::PositiveNumber);
+  app.add_option("--seed", options.seed, "Of the initial parameters and of the batches")->check(CLI::NonNegativeNumber);
+  app.add_option("--batch", options.batch, "Windows of 64 bytes per replica and step")->check(CLI::PositiveNumber);
+  app.add_option("--lr", options.lr, "Peak learning rate of the inner AdamW")->check(CLI::NonNegativeNumber);
+  app.add_option("--threads", options.threads, "Threads of each replica")->check(CLI::Range(1, 1024));
+  app.add_option("--sync-every", options.sync_every, "Inner steps between rounds")->check(CLI::PositiveNumber);
+  app.add_option("--outer-lr", options.outer_lr, "Outer learning rate of diloco");
+  app.add_option("--outer-momentum", options.outer_momentum, "Outer Nesterov momentum of diloco");
+  app.add_option("--eval-every", options.eval_every, "Steps between evaluations")->check(CLI::PositiveNumber);
+  app.add_option("--eval-windows", options.eval_windows, "Validation windows of 64 bytes")->check(CLI::PositiveNumber);
+  app.add_option("--sample", options.sample, "Bytes of text to write at the end")->check(CLI::NonNegativeNumber);
+  app.add_option("--log", options.log, "File for one JSON line per evaluation and per round");
+  app.add_option("--timeout", options.timeout, "Seconds that a replica waits for the others")
+      ->check(CLI::PositiveNumber);
+}
+
+void adopt_torchrun(Options& options) {
+  const char* size = std::getenv("WORLD_SIZE");
+  if (!std::getenv("RANK") || !size) return;
+  const int processes = std::atoi(size);  // connect_from_env looks closer
+  if (options.mode != Mode::solo) {
+    options.replicas = processes;
+  } else if (processes != 1) {
+    throw BadInput("--mode solo trains a single replica, but WORLD_SIZE is " + std::string(size));
+  }
+}
+
+}  // namespace
+
+std::string name_of(Mode mode) {
+  for (const auto& [name, value] : modes) {
+    if (value == mode) return name;
+  }
+  throw std::logic_error("a mode without a name");
+}
+
+Options parse_options(int argc, char** argv) {
+  Options options;
+  CLI::App app("Trains a small byte-level GPT on a text, by several replicas that communicate little.", "train_gpt");
+  describe(app, options);
+  try {
+    app.parse(argc, argv);
+    outerloop::Nesterov(options.outer_lr, options.outer_momentum);  // the library's own check, before replicas start
+  } catch (const CLI::CallForHelp& help) {
+    std::exit(app.exit(help));
+  } catch (const CLI::ParseError& error) {
+    throw BadInput(error.what());
+  } catch (const c10::Error& error) {
+    throw BadInput(error.what_without_backtrace());
+  }
+  adopt_torchrun(options);
+  return options;
+}

@@ -1,0 +1,72 @@
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <outerloop/outerloop.hpp>
+
+#include <chrono>
+#include <thread>
+
+#include "comm/port.hpp"
+
+namespace outerloop {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ReservedPort;
+using testing::says;
+
+TEST(ConnectGloo, MeetsOnThreadsOfOneProcess) {
+  const ReservedPort port;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto comm = connect_gloo({.rank = rank, .size = 3, .port = port, .timeout = 60s});
+      const Tensor rows = torch::empty({3, 1}, at::kLong);
+      comm->all_gather(rows, torch::full({1}, rank, at::kLong)).wait();
+      EXPECT_TRUE(torch::equal(rows.view(-1), torch::arange(3)));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(ConnectGloo, OfOneIsAloneAndOpensNoPort) {
+  EXPECT_EQ(connect_gloo({.size = 1, .host = "no-such-host.invalid"})->size(), 1);
+}
+
+TEST(ConnectGloo, AtAPortInUseIsACommErrorNamingIt) {
+  const ReservedPort port;
+  const int listener = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_port = htons(port);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  try {
+    connect_gloo({.rank = 0, .size = 2, .port = port, .timeout = 1s});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const CommError& error) {
+    EXPECT_TRUE(says(error.what(), "rank 0 of 2"));
+    EXPECT_TRUE(says(error.what(), "127.0.0.1:" + std::to_string(port)));
+  }
+  close(listener);
+}
+
+TEST(ConnectGloo, NamesABadArgument) {
+  const auto refusal = [](const Rendezvous& at) -> std::string {
+    try {
+      connect_gloo(at);
+    } catch (const c10::Error& error) {
+      return error.what_without_backtrace();
+    }
+    return "nothing was thrown";
+  };
+  EXPECT_TRUE(says(refusal({.size = 0}), "size must be >= 1, got 0"));
+  EXPECT_TRUE(says(refusal({.rank = 2, .size = 2}), "rank 2 of size 2"));
+  EXPECT_TRUE(says(refusal({.rank = -1, .size = 2}), "rank -1"));
+  EXPECT_TRUE(says(refusal({.size = 2, .host = ""}), "host"));
+  EXPECT_TRUE(says(refusal({.size = 2, .timeout = 0ms}), "timeout"));
+}
+
+}  // namespace
+}  // namespace outerloop

@@ -1,0 +1,78 @@
+#include <algorithm>
+
+#include "train_gpt.hpp"
+
+namespace outerloop::testing {
+
+namespace {
+
+void expect_one_line_and_exit_2(const std::vector<std::string>& options, const std::vector<std::string>& mentions) {
+  std::vector<std::string> command{OUTERLOOP_TRAIN_GPT};
+  command.insert(command.end(), options.begin(), options.end());
+  const Ended ended = Program(command).wait();
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_EQ(ended.out, "");
+  EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+  EXPECT_EQ(ended.err.find("train_gpt: "), 0u) << ended.err;
+  for (const auto& word : mentions) EXPECT_NE(ended.err.find(word), std::string::npos) << word << " in " << ended.err;
+}
+
+}  // namespace
+
+TEST(BadInput, DataThatIsMissing) {
+  const TempFolder folder;
+  expect_one_line_and_exit_2({"--data", folder / "none"}, {"--data", folder / "none", "no such file"});
+}
+
+TEST(BadInput, DataThatIsEmpty) {
+  const TempFolder folder;
+  write(folder / "empty", "");
+  expect_one_line_and_exit_2({"--data", folder / "empty"}, {"--data", folder / "empty", "empty"});
+}
+
+TEST(BadInput, DataThatIsTooShort) {
+  const TempFolder folder;
+  write(folder / "context", words(64));
+  expect_one_line_and_exit_2({"--data", folder / "context"}, {"--data", "64 bytes", "65536"});
+  write(folder / "nearly", words(65'535));
+  expect_one_line_and_exit_2({"--data", folder / "nearly"}, {"--data", "65535 bytes", "65536"});
+}
+
+TEST(BadInput, DataThatIsTooShortForSoManyReplicas) {
+  const TempFolder folder;
+  write(folder / "text", words(65'536));
+  expect_one_line_and_exit_2({"--data", folder / "text", "--replicas", "9"}, {"--data", "9 replicas", "73728"});
+}
+
+TEST(BadInput, DataThatIsAFolder) {
+  const TempFolder folder;
+  expect_one_line_and_exit_2({"--data", folder / ""}, {"--data", "not a regular file"});
+}
+
+TEST(BadInput, NoData) { expect_one_line_and_exit_2({}, {"--data"}); }
+
+struct Wrong {
+  const char *option, *value, *mention;
+};
+class OutOfRange : public ::testing::TestWithParam<Wrong> {};
+TEST_P(OutOfRange, IsRefusedBeforeReplicasStart) {
+  const TempFolder folder;
+  write(folder / "text", words(65'536));
+  const auto [option, value, mention] = GetParam();
+  expect_one_line_and_exit_2({"--data", folder / "text", option, value}, {mention, value});
+}
+INSTANTIATE_TEST_SUITE_P(Options, OutOfRange,
+                         ::testing::Values(Wrong{"--mode", "hogwild", "--mode"}, Wrong{"--steps", "0", "--steps"},
+                                           Wrong{"--sync-every", "0", "--sync-every"},
+                                           Wrong{"--replicas", "0", "--replicas"}, Wrong{"--batch", "many", "--batch"},
+                                           Wrong{"--outer-momentum", "1", "momentum"},
+                                           Wrong{"--outer-lr", "-0.5", "lr"}, Wrong{"--outer-lr", "nan", "lr"}));
+
+TEST(BadInput, SoloUnderTorchrunWithTwoReplicas) {
+  const TrainGpt gpt;
+  const Ended ended = Program(gpt.command({"--mode", "solo"}), {"RANK=0", "WORLD_SIZE=2"}).wait();
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_NE(ended.err.find("WORLD_SIZE is 2"), std::string::npos) << ended.err;
+}
+
+}  // namespace outerloop::testing

@@ -1,0 +1,140 @@
+#include <outerloop/outerloop.hpp>
+
+#include "optimizer/models.hpp"
+#include "optimizer/thrown.hpp"
+#include "support/faults.hpp"
+#include "support/ranks.hpp"
+
+/// Which steps end in a round, and what keeps replicas at the same one.
+
+namespace outerloop::testing {
+namespace {
+
+using torch::optim::SGD;
+
+/// The steps at which rounds began.
+struct Log {
+  std::vector<int64_t> steps;
+  SyncOptions options() {
+    return {.on_sync = [this](const SyncReport& report) { steps.push_back(report.inner_step); }};
+  }
+};
+using Steps = std::vector<int64_t>;
+
+TEST(Schedule, RoundsEndEverySyncEverySteps) {
+  const auto rounds_of = [](int64_t sync_every) {
+    Log log;
+    const auto param = leaf(eighths({3}, 0));
+    LocalSGDOptimizer optimizer(SGD({param}, 0.5), connect_alone(), {.sync_every = sync_every, .sync = log.options()});
+    for (int step = 1; step <= 12; ++step) {
+      optimizer.step();
+      EXPECT_EQ(optimizer.local_steps(), step);
+      EXPECT_EQ(optimizer.rounds(), step / sync_every);
+    }
+    return log.steps;
+  };
+  EXPECT_EQ(rounds_of(1), (Steps{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(rounds_of(2), (Steps{2, 4, 6, 8, 10, 12}));
+  EXPECT_EQ(rounds_of(3), (Steps{3, 6, 9, 12}));
+  EXPECT_EQ(rounds_of(5), (Steps{5, 10}));
+  EXPECT_EQ(rounds_of(12), (Steps{12}));
+  EXPECT_EQ(rounds_of(13), (Steps{}));
+}
+
+TEST(Schedule, IsTheSameAcrossSaveAndLoadAtEveryStep) {
+  for (int64_t saved_at = 0; saved_at <= 7; ++saved_at) {
+    Log log;
+    const auto param = leaf(eighths({3}, 0));
+    std::stringstream file;
+    {
+      LocalSGDOptimizer first(SGD({param}, 0.5), connect_alone(), {.sync_every = 3, .sync = log.options()});
+      for (int64_t step = 1; step <= saved_at; ++step) first.step();
+      torch::save(first, file);
+    }
+    LocalSGDOptimizer second(SGD({param}, 0.5), connect_alone(), {.sync_every = 3, .sync = log.options()});
+    torch::load(second, file);
+    for (int64_t step = saved_at + 1; step <= 10; ++step) second.step();
+    EXPECT_EQ(log.steps, (Steps{3, 6, 9})) << "saved at " << saved_at;
+  }
+}
+
+TEST(Schedule, SyncMakesARoundNowAndLeavesTheScheduleAsItIs) {
+  Log log;
+  run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+    const auto param = leaf(eighths({3}, 0));
+    LocalSGDOptimizer optimizer(SGD({param}, 0.5), comm,
+                                {.sync_every = 3, .sync = comm->rank() == 0 ? log.options() : SyncOptions{}});
+    const auto step = [&] { step_with_grad(optimizer, {param}, comm->rank() + 1); };
+    step();
+    optimizer.sync();
+    EXPECT_TRUE(same_bits(param, eighths({3}, 0) - 0.75));
+    EXPECT_EQ(optimizer.local_steps(), 1);
+    for (int i = 0; i < 5; ++i) step();
+    EXPECT_TRUE(same_bits(param, eighths({3}, 0) - 6 * 0.75));
+  });
+  EXPECT_EQ(log.steps, (Steps{1, 3, 6}));
+}
+
+TEST(Schedule, ManyParametersMeetInOneRoundPerSyncEverySteps) {
+  run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    std::vector<Tensor> params;
+    for (int i = 0; i < 20; ++i) params.push_back(leaf(eighths({3}, i)));
+    const auto tapped = std::make_shared<Tapped>(comm);
+    LocalSGDOptimizer optimizer(SGD(params, 0.5), tapped, {.sync_every = 4});
+    std::vector<size_t> reductions;
+    for (int step = 1; step <= 8; ++step) {
+      tapped->calls.clear();
+      step_with_grad(optimizer, params, 1);
+      reductions.push_back(std::count_if(tapped->calls.begin(), tapped->calls.end(),
+                                         [](const auto& call) { return call.name == "all_reduce_sum"; }));
+    }
+    EXPECT_EQ(reductions, (std::vector<size_t>{0, 0, 0, 1, 0, 0, 0, 1}));
+  });
+}
+
+TEST(StepCount, MismatchAtARoundIsAConsistencyErrorOnEveryReplicaThatChangesNothing) {
+  run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    const auto param = leaf(eighths({3}, 0));
+    DiLoCoOptimizer optimizer(SGD({param}, 0.5), comm, {.sync_every = 2});
+    if (comm->rank() == 1) step_with_grad(optimizer, {param}, 1);  // rank 0 lost this step: a scaler's skip, a NaN
+    const Thrown thrown = thrown_by([&] {
+      if (comm->rank() == 0) step_with_grad(optimizer, {param}, 1);
+      if (comm->rank() == 0) optimizer.sync();
+      if (comm->rank() == 1) step_with_grad(optimizer, {param}, 1);
+    });
+    EXPECT_TRUE(is(thrown, "ConsistencyError", {"1", "2"}));
+    EXPECT_EQ(optimizer.rounds(), 0);
+    EXPECT_TRUE(same_bits(optimizer.anchors()[0], eighths({3}, 0)));
+    // The group still works: rank 0 catches up, and both meet.
+    if (comm->rank() == 0) optimizer.skip_step();
+    if (comm->rank() == 1) optimizer.sync();
+    EXPECT_EQ(optimizer.rounds(), 1);
+  });
+}
+
+TEST(StepCount, SkipStepKeepsReplicasInStep) {
+  run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    const auto param = leaf(eighths({3}, 0));
+    LocalSGDOptimizer optimizer(SGD({param}, 0.5), comm, {.sync_every = 2});
+    for (int step = 1; step <= 4; ++step) {
+      const bool overflow = comm->rank() == 1 && (step == 1 || step == 4);  // the last one on the schedule
+      overflow ? optimizer.skip_step() : step_with_grad(optimizer, {param}, 1);
+    }
+    EXPECT_EQ(optimizer.local_steps(), 4);
+    EXPECT_EQ(optimizer.rounds(), 2);
+    EXPECT_TRUE(same_bits(param, eighths({3}, 0) - (4 + 2) * 0.25));
+  });
+}
+
+TEST(StepCount, SkipStepTouchesNeitherParametersNorInnerState) {
+  const auto param = leaf(eighths({3}, 0));
+  LocalSGDOptimizer optimizer(SGD({param}, torch::optim::SGDOptions(0.5).momentum(0.5)), connect_alone());
+  param.mutable_grad() = torch::full({3}, std::numeric_limits<float>::quiet_NaN());
+  optimizer.skip_step();
+  EXPECT_TRUE(same_bits(param, eighths({3}, 0)));
+  EXPECT_TRUE(optimizer.inner().state().empty());
+  EXPECT_EQ(optimizer.local_steps(), 1);
+}
+
+}  // namespace
+}  // namespace outerloop::testing

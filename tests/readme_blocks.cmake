@@ -1,0 +1,20 @@
+# Writes each C++ block of README.md to readme/NAME.inc; the comment before it names it: <!-- code: NAME -->.
+set(readme ${PROJECT_SOURCE_DIR}/README.md)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${readme})
+file(READ ${readme} rest)
+string(FIND "${rest}" "\n```cpp\n" begin)
+while(NOT begin EQUAL -1)
+  string(SUBSTRING "${rest}" 0 ${begin} before)
+  if(NOT before MATCHES "<!-- code: ([a-z_]+) -->$")
+    message(FATAL_ERROR "README.md has a C++ block without a name. Put <!-- code: NAME --> on the line before it, and "
+                        "include readme/NAME.inc in a test under tests/recipes.")
+  endif()
+  set(name ${CMAKE_MATCH_1})
+  math(EXPR begin "${begin} + 8")  # after "\n```cpp\n"
+  string(SUBSTRING "${rest}" ${begin} -1 rest)
+  string(FIND "${rest}" "\n```" end)
+  string(SUBSTRING "${rest}" 0 ${end} code)
+  file(CONFIGURE OUTPUT readme/${name}.inc CONTENT "${code}\n" @ONLY)
+  string(SUBSTRING "${rest}" ${end} -1 rest)
+  string(FIND "${rest}" "\n```cpp\n" begin)
+endwhile()

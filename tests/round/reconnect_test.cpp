@@ -1,0 +1,186 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "round/replica.hpp"
+#include "support/faults.hpp"
+
+// After a CommError, a new group heals: the round that failed is held then, or the most advanced replica's taken over.
+
+namespace outerloop {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::message_of;
+using testing::Replica;
+using testing::same_bits;
+using testing::says;
+
+/// Outer momentum, so that a velocity which is not what it was shows in the next round.
+DiLoCoOptions with_momentum(SyncOptions sync = {}) {
+  return {.sync_every = 2, .outer_lr = 0.5, .outer_momentum = 0.5, .sync = std::move(sync)};
+}
+double gradient(int rank, int step) { return (rank + 1) * 0.5 + step; }
+
+/// Where ranks of `size` stand after round 2, which sync() ran at step 4, if nothing fails.
+Replica::Outcomes undisturbed(int size) {
+  return testing::run_ranks(size, [](std::shared_ptr<Communicator> comm) {
+    Replica replica(comm, with_momentum());
+    for (int t = 0; t < 4; ++t) replica.step(gradient(comm->rank(), t));
+    return replica.outcomes();
+  })[0];
+}
+
+/// Rank 1's collective of this name fails in round 2. All ranks reconnect and hold the round then.
+void heals_after(const std::string& collective) {
+  const auto first = testing::gloo_group(3, 2s), second = testing::gloo_group(3);
+  const auto all = testing::run_ranks(first, [&](std::shared_ptr<Communicator> comm) {
+    bool armed = false;
+    const auto tapped = std::make_shared<testing::Tapped>(comm, [&](const testing::Tapped::Call& call) {
+      if (armed && call.name == collective) throw CommError("pulled the plug");
+    });
+    const int rank = comm->rank();
+    Replica replica(rank == 1 ? std::shared_ptr<Communicator>(tapped) : comm, with_momentum());
+    for (int t = 0; t < 3; ++t) replica.step(gradient(rank, t));
+    const Tensor anchor = replica.anchor(), local = replica.param.detach().clone();
+    armed = true;
+    EXPECT_THROW(replica.step(gradient(rank, 3)), CommError);
+    EXPECT_TRUE(same_bits(replica.anchor(), anchor));
+    EXPECT_EQ(replica.optimizer.rounds(), 1);
+    EXPECT_TRUE(torch::equal(replica.param, local - gradient(rank, 3)));  // the inner step was taken
+    replica.optimizer.reconnect(second[rank]);
+    replica.optimizer.sync();
+    return replica.outcomes();
+  });
+  testing::expect_same_outcomes(all);
+  EXPECT_EQ(all[0].reports.back().round, 2);
+  EXPECT_TRUE(same_bits(all[0].anchor, undisturbed(3).anchor));
+}
+
+TEST(Reconnect, HealsAFailureInTheExchangeOfHeaders) { heals_after("all_gather"); }
+TEST(Reconnect, HealsAFailureInTheReduction) { heals_after("all_reduce_sum"); }
+
+/// Its reductions succeed, but this replica does not hear of it.
+class LostReply final : public Communicator {
+ public:
+  LostReply(std::shared_ptr<Communicator> group, const bool& lost) : group_(std::move(group)), lost_(lost) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  at::Device device() const override { return group_->device(); }
+  Pending all_reduce_sum(Tensor flat) override {
+    group_->all_reduce_sum(std::move(flat)).wait();
+    if (lost_) throw CommError("the reply was lost");
+    return {};
+  }
+  Pending all_gather(Tensor rows, Tensor flat) override { return group_->all_gather(std::move(rows), std::move(flat)); }
+  Pending broadcast(Tensor flat, int root) override { return group_->broadcast(std::move(flat), root); }
+
+ private:
+  std::shared_ptr<Communicator> group_;
+  const bool& lost_;
+};
+
+TEST(Reconnect, TakesTheStateOfTheMostAdvanced) {
+  const auto second = testing::gloo_group(3);
+  const auto all = testing::run_ranks(3, [&](std::shared_ptr<Communicator> comm) {
+    bool lost = false;
+    const int rank = comm->rank();
+    Replica replica(std::make_shared<LostReply>(comm, lost), with_momentum());
+    for (int t = 0; t < 3; ++t) replica.step(gradient(rank, t));
+    lost = rank == 0;  // the lowest rank, which would win a tie
+    if (lost) {
+      EXPECT_EQ(message_of<CommError>([&] { replica.step(gradient(rank, 3)); }), "the reply was lost");
+    } else {
+      replica.step(gradient(rank, 3));
+    }
+    EXPECT_EQ(replica.optimizer.rounds(), lost ? 1 : 2);
+    replica.optimizer.reconnect(second[rank]);
+    EXPECT_EQ(replica.optimizer.rounds(), 2);
+    const Tensor anchor = replica.anchor();
+    EXPECT_TRUE(same_bits(anchor, replica.param));
+    for (int t = 4; t < 6; ++t) replica.step(gradient(rank, t));  // and the velocity has come along
+    return std::make_tuple(anchor, replica.anchor(), replica.param.detach());
+  });
+  EXPECT_TRUE(same_bits(std::get<0>(all[0]), undisturbed(3).anchor));
+  for (int rank = 1; rank < 3; ++rank) {
+    EXPECT_TRUE(same_bits(std::get<0>(all[rank]), std::get<0>(all[0])));
+    EXPECT_TRUE(same_bits(std::get<1>(all[rank]), std::get<1>(all[0])));
+    EXPECT_TRUE(same_bits(std::get<2>(all[rank]), std::get<2>(all[0])));
+  }
+}
+
+TEST(Reconnect, HappensInStepWithTheGroupOfOnCommError) {
+  const auto first = testing::gloo_group(2, 2s), second = testing::gloo_group(2);
+  const auto all = testing::run_ranks(first, [&](std::shared_ptr<Communicator> comm) {
+    const int rank = comm->rank();
+    int calls = 0;
+    bool armed = false;
+    const auto tapped = std::make_shared<testing::Tapped>(comm, [&](const testing::Tapped::Call&) {
+      if (armed && rank == 0) throw CommError("pulled the plug");
+    });
+    Replica replica(tapped, with_momentum({.on_comm_error = [&] {
+                      ++calls;
+                      return second[rank];
+                    }}));
+    replica.step(1);
+    armed = true;
+    EXPECT_NO_THROW(replica.step(1));
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(replica.optimizer.rounds(), 0);
+    EXPECT_TRUE(torch::equal(replica.param, torch::full({3}, -2)));  // that round is lost, the steps are not
+    replica.step(1);
+    replica.step(1);
+    EXPECT_EQ(calls, 1);
+    return replica.outcomes();
+  });
+  testing::expect_same_outcomes(all);
+  EXPECT_EQ(all[0].reports.size(), 1u);
+  EXPECT_TRUE(torch::equal(all[0].anchor, torch::full({3}, -4 * 0.5 * 1.5)));  // the round's delta is of four steps
+}
+
+/// Rank 1 is a process that was started anew: it constructs its optimizer alone, from other parameters, and joins.
+std::vector<Replica::Outcomes> newcomer_joins(int steps_before) {
+  return testing::run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+    const bool newcomer = comm->rank() == 1;
+    Replica replica(connect_alone(), with_momentum(), torch::full({3}, newcomer ? 64.0 : 0.0));
+    for (int t = 0; !newcomer && t < steps_before; ++t) replica.step(1);
+    const Tensor before = replica.param.detach().clone();
+    replica.optimizer.reconnect(comm);
+    EXPECT_EQ(replica.optimizer.local_steps(), steps_before);
+    EXPECT_EQ(replica.optimizer.rounds(), steps_before / 2);
+    EXPECT_TRUE(torch::equal(replica.param, newcomer ? replica.anchor() : before));
+    for (int t = steps_before; t < 6; ++t) replica.step(1);
+    return replica.outcomes();
+  });
+}
+
+TEST(Reconnect, LetsANewcomerJoin) {
+  const auto all = newcomer_joins(4);
+  EXPECT_TRUE(same_bits(all[0].anchor, all[1].anchor));
+  EXPECT_TRUE(same_bits(all[0].param, all[1].param));
+  ASSERT_EQ(all[1].reports.size(), 1u);
+  EXPECT_EQ(all[1].reports[0].reason, "");  // no repair was needed
+}
+
+TEST(Reconnect, LetsANewcomerJoinBeforeTheFirstRound) {
+  const auto all = newcomer_joins(1);
+  EXPECT_TRUE(same_bits(all[0].anchor, all[1].anchor));
+  EXPECT_GT(all[1].anchor.min().item<float>(), -16);  // nothing of the newcomer's 64 has come in
+  EXPECT_LT(all[1].anchor.max().item<float>(), 0);
+}
+
+TEST(Reconnect, WithOtherOptionsIsAnErrorOnAllRanks) {
+  // The group of two joins optimizers that were constructed alone, with different options.
+  testing::run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    Replica replica(connect_alone(), testing::averaging({}, comm->rank() == 0 ? 2 : 3));
+    replica.step(1);
+    const std::string message = message_of<ConsistencyError>([&] { replica.optimizer.reconnect(comm); });
+    EXPECT_TRUE(says(message, "rank 0 has sync_every 2, rank 1 has sync_every 3"));
+    replica.step(1);
+    replica.step(1);
+    EXPECT_EQ(replica.optimizer.rounds(), 1);  // still in its own group
+  });
+}
+
+}  // namespace
+}  // namespace outerloop
