@@ -243,6 +243,7 @@ void OuterLoopOptimizer::load(torch::serialize::InputArchive& archive) {
   if (grown) {
     impl.fragment = std::move(grown);
     impl.description = round::Description(impl.describe(param_groups_));
+    for (const Tensor& param : optimizer::parameters(param_groups_)) impl.met.insert(param.unsafeGetTensorImpl());
   }
   optimizer::hand_on_options(impl.inner->param_groups(), *this);
   impl.inner_step = saved.inner_step;
