@@ -22,7 +22,7 @@ struct SyncReport {
   double weight = 1;                       ///< this replica's weight
   std::vector<int64_t> without_grad = {};  ///< parameters (index over all groups) without a gradient at this step:
                                            ///< frozen ones excepted, these take no part in training, often by a mistake
-  std::chrono::duration<double> send{};         ///< forming the delta
+  std::chrono::duration<double> send{};    ///< forming the delta
   std::chrono::duration<double> reduce_wait{};  ///< in communication, waiting for slower replicas included
   std::chrono::duration<double> apply{};        ///< the outer step
 };

@@ -235,7 +235,7 @@ TEST(Load, BringsOptionsOfEveryGroupBack) {
   const Mlp model;
   DiLoCoOptimizer optimizer(SGD({OptimizerParamGroup({model.w1}), OptimizerParamGroup({model.w2})}, SGDOptions(0.1)),
                             connect_alone());
-  optimizer.param_groups()[1].options().set_lr(1e-3);  // libtorch's default, which merging would lose
+  optimizer.param_groups()[1].options().set_lr(1e-3);  // libtorch's default, which later versions take for unset
   const std::string file = saved(optimizer);
   for (auto& group : optimizer.param_groups()) group.options().set_lr(7);
   load(optimizer, file);

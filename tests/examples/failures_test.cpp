@@ -31,7 +31,7 @@ class Failures : public ::testing::Test {
   }
   /// Every replica is gone, and standard error holds this one line about it.
   void expect_the_end(int exit_code, const std::string& line) {
-    const Ended ended = program_->wait(seconds(10));
+    const Ended ended = program_->wait(seconds(30));
     EXPECT_EQ(ended.exit_code, exit_code);
     EXPECT_NE(ended.err.find(line + "\n"), std::string::npos) << ended.err;
     size_t complaints = 0;
@@ -50,7 +50,8 @@ class Failures : public ::testing::Test {
 
 class HungReplica : public Failures {
  protected:
-  HungReplica() : Failures({"--timeout", "1"}) {}
+  // Also how long the replicas may take to find each other, so not as short as could be.
+  HungReplica() : Failures({"--timeout", "3"}) {}
 };
 
 }  // namespace

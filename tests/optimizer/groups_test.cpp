@@ -17,7 +17,7 @@ const Options& options_of(const Optimizer& optimizer, size_t group) {
   return static_cast<const Options&>(optimizer.param_groups()[group].options());
 }
 
-/// One group for each of `wanted`, under `defaults` that libtorch's add_param_group would merge into them.
+/// One group for each of `wanted`, under `defaults` that later libtorch versions merge into them.
 template <class Kind, class Options>
 void expect_options_survive(const Options& defaults, const std::vector<Options>& wanted) {
   std::vector<OptimizerParamGroup> groups;
