@@ -7,9 +7,6 @@ namespace outerloop::kernels {
 
 namespace {
 
-/// From this many elements on, what is only written goes past the caches: it would not be found there again anyway.
-constexpr int64_t stream_from = int64_t{1} << 20;
-
 /// body(S{}) with the element type of a flat vector.
 template <class Body>
 auto with_state_type(const Tensor& flat, const Body& body) {
@@ -61,13 +58,10 @@ Summary send(const Segments& params, const Tensor& anchor, const Tensor& wire, d
     using S = decltype(zero);
     const S* from = anchor.const_data_ptr<S>();
     S* to = wire.mutable_data_ptr<S>();
-    const bool past_caches = anchor.numel() >= stream_from;
     return sum_over_blocks<Summary>(anchor.numel(), [&](int64_t begin, int64_t end) {
       Summary sum;
       for_each_run<S>(params, begin, end, [&](const auto* data, int64_t flat, int64_t n) {
-        write_only(to + flat, n, past_caches, [&](S* out, int64_t i, int64_t m) {
-          sum += send_run(from + flat + i, data + i, out, m, static_cast<S>(weight), flat + i);
-        });
+        sum += send_run(from + flat, data, to + flat, n, static_cast<S>(weight), flat);
       });
       return sum;
     });

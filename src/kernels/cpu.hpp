@@ -43,6 +43,10 @@ struct Step {
   double keep_local = 0;
 };
 
+/// From this many elements on, apply writes params past the caches: they would not be found there again anyway. (What
+/// send writes is read next, and its loop computes more per byte: there it gains nothing.)
+inline constexpr int64_t stream_from = int64_t{1} << 22;
+
 /// wire <- weight * (anchor - params).  12 bytes per element.
 Summary send(const Segments& params, const Tensor& anchor, const Tensor& wire, double weight);
 

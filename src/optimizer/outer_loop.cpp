@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 #include <c10/util/Type.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <unordered_set>
@@ -53,6 +54,15 @@ void check_parameters(const Groups& groups, const std::vector<std::string>& name
               optimizer::parameters(groups).size(), ", none of which requires grad");
 }
 
+/// 0 for options that have no lr.
+double lr_of(const torch::optim::OptimizerOptions& options) {
+  try {
+    return options.get_lr();
+  } catch (const c10::Error&) {
+    return 0;
+  }
+}
+
 /// The groups of an acceptable inner optimizer. What is not acceptable is told to the other replicas too.
 const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_ptr<Communicator>& comm,
                     const std::shared_ptr<const OuterRule>& rule, int64_t sync_every, const Streaming& streaming,
@@ -71,7 +81,7 @@ const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_p
     TORCH_CHECK(sync.names.empty() || sync.names.size() == count, "names has ", sync.names.size(), " entries for ",
                 count, " parameters");
     for (const auto& group : groups) {
-      const double lr = group.options().get_lr();
+      const double lr = lr_of(group.options());
       TORCH_CHECK(std::isfinite(lr) && lr >= 0, "the inner optimizer's lr must be finite and >= 0, got ", lr);
     }
     check_parameters(groups, sync.names);
@@ -141,9 +151,14 @@ void OuterLoopOptimizer::Impl::follow_parameters(const Groups& groups) {
     if (!optimizer::same_tensors(groups, inner->param_groups())) optimizer::hand_on_parameters(groups, *inner);
     return 0;
   });
+  std::vector<Tensor> joining;
+  for (const Tensor& param : optimizer::trainable(groups)) {
+    const auto same = [&](const Tensor& held) { return held.is_same(param); };
+    if (std::none_of(fragment->params().begin(), fragment->params().end(), same)) joining.push_back(param);
+  }
   agree(groups);
   // A thawed parameter may have been trained since: all take one anchor for it, and keep their own steps from there.
-  fragment->broadcast_state(exchange.comm(), 0);
+  fragment->share_anchors(exchange.comm(), joining);
 }
 
 // ---- steps ----

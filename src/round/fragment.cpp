@@ -142,6 +142,15 @@ void Fragment::broadcast_state(Communicator& comm, int root) {
   }
 }
 
+void Fragment::share_anchors(Communicator& comm, const std::vector<Tensor>& of) {
+  if (comm.size() == 1) return;
+  const Places found = places(*this);
+  for (const Tensor& param : of) {
+    const auto& [bucket, offset] = found.at(param.unsafeGetTensorImpl());
+    comm.broadcast(bucket->state.anchor.narrow(0, offset, param.numel()), 0).wait();
+  }
+}
+
 bool Fragment::holds(const std::vector<Tensor>& params) const {
   return std::equal(params.begin(), params.end(), params_.begin(), params_.end(),
                     [](const Tensor& a, const Tensor& b) { return a.is_same(b); });

@@ -34,6 +34,8 @@ class Fragment {
   void rollback();                                     ///< params <- anchor
   void broadcast_state(Communicator& comm, int root);  ///< anchor, slots <- those of root
 
+  void share_anchors(Communicator& comm, const std::vector<Tensor>& of);  ///< of these parameters: rank 0's to all
+
   bool holds(const std::vector<Tensor>& params) const;  ///< exactly these tensors, in this order
   uint64_t fingerprint() const;                         ///< of the anchor, as send() tells it
   int64_t rounds() const { return buckets_[0].state.round; }

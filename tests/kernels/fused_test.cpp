@@ -85,7 +85,7 @@ struct Threads {
   const int before = at::get_num_threads();
 };
 
-constexpr int64_t block = 32768, streamed = 1 << 20;  // see blocks.hpp and cpu.cpp
+constexpr int64_t block = 32768, streamed = kernels::stream_from;
 
 struct Fused : ::testing::TestWithParam<Types> {};
 
