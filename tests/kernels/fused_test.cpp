@@ -52,7 +52,8 @@ void expect_fused_equals_stages(const Sizes& sizes, const Types& types, const Ru
   step.inverse_weight = 1 / (weight + 2);  // as if the others weighed 2
   step.keep_local = keep_local;
   for (int round = 0; round < 2; ++round) {
-    kernels::send(fused.impl().pull(), anchor, wire, weight);
+    const auto summary = kernels::send(fused.impl().pull(), anchor, wire, weight);
+    ASSERT_EQ(summary.fingerprint, fingerprint(state.anchor));
     const Tensor sent = pseudogradient(state.anchor, staged) * weight;
     ASSERT_TRUE(same_bits(wire, sent));
 
