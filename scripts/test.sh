@@ -12,6 +12,8 @@ case $OUTERLOOP_SANITIZE in
   address,undefined)
     build=build-asan
     export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
+    export LSAN_OPTIONS=suppressions=$PWD/tests/suppressions/lsan.txt:print_suppressions=0
+    export LSAN_OPTIONS=suppressions=$PWD/tests/suppressions/lsan.txt:print_suppressions=0
     export UBSAN_OPTIONS=print_stacktrace=1
     ;;
   thread)
