@@ -1,6 +1,6 @@
 #include "corpus.hpp"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -11,22 +11,25 @@ namespace {
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-/// c10d beneath a Communicator. A group that failed once is poisoned (Gloo closes its connections), so the first
-/// failure is kept and repeated by every later call.
+/// c10d beneath a Communicator. A group that failed once is poisoned (Gloo closes the connections of the failed
+/// operation), so the first failure is kept and repeated by every later call. The group itself is let go of: unless it
+/// has other owners its connections close, and ranks that wait for this one hear of the failure at once.
 class C10dCommunicator final : public Communicator {
  public:
   C10dCommunicator(Group group, at::Device device)
-      : group_(std::move(group)), device_(device), failure_(std::make_shared<std::string>()) {}
+      : rank_(group->getRank()), size_(group->getSize()), device_(device), link_(std::make_shared<Link>()) {
+    link_->group = std::move(group);
+  }
 
-  int rank() const override { return group_->getRank(); }
-  int size() const override { return group_->getSize(); }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
   at::Device device() const override { return device_; }
 
   Pending all_reduce_sum(Tensor flat) override {
     check(flat, "all_reduce_sum");
     return start("all_reduce_sum", flat, [this, flat] {
       std::vector<Tensor> tensors{flat};  // exactly one: a vector of several would be summed together
-      return group_->allreduce(tensors, {.reduceOp = c10d::ReduceOp::SUM});
+      return link_->group->allreduce(tensors, {.reduceOp = c10d::ReduceOp::SUM});
     });
   }
 
@@ -38,7 +41,7 @@ class C10dCommunicator final : public Communicator {
                 flat.sizes());
     return start("all_gather", flat, [this, rows, flat]() mutable {
       Tensor out = rows.view(-1), in = flat.view(-1);
-      return group_->_allgather_base(out, in);
+      return link_->group->_allgather_base(out, in);
     });
   }
 
@@ -49,11 +52,16 @@ class C10dCommunicator final : public Communicator {
       std::vector<Tensor> tensors{flat};
       c10d::BroadcastOptions options;
       options.rootRank = root;
-      return group_->broadcast(tensors, options);
+      return link_->group->broadcast(tensors, options);
     });
   }
 
  private:
+  struct Link {
+    Group group;  ///< until the first failure
+    std::string failure;
+  };
+
   void check(const Tensor& tensor, const char* operation) const {
     TORCH_CHECK(
         tensor.defined() && tensor.device() == device_ && tensor.is_contiguous(), operation,
@@ -63,12 +71,14 @@ class C10dCommunicator final : public Communicator {
 
   template <class Begin>
   Pending start(const char* operation, const Tensor& tensor, Begin begin) {
-    if (!failure_->empty()) throw CommError("the group is unusable since an earlier failure: " + *failure_);
+    if (!link_->group) throw CommError("the group is unusable since an earlier failure: " + link_->failure);
     const at::NoGradGuard no_grad;
-    const std::string what = c10::str(operation, " of ", tensor.nbytes(), " bytes on rank ", rank(), " of ", size());
-    const auto fail = [failure = failure_, what](const std::exception& error) {
-      *failure = what + " failed: " + error.what();
-      throw CommError(*failure);
+    const std::string what = c10::str(operation, " of ", tensor.nbytes(), " bytes on rank ", rank_, " of ", size_);
+    const auto fail = [link = link_, what](const std::exception& error) {
+      const std::string message = what + " failed: " + error.what();
+      if (link->group) link->failure = message;
+      link->group.reset();
+      throw CommError(message);
     };
     Work work;
     try {
@@ -85,9 +95,9 @@ class C10dCommunicator final : public Communicator {
     });
   }
 
-  const Group group_;
+  const int rank_, size_;
   const at::Device device_;
-  const std::shared_ptr<std::string> failure_;
+  const std::shared_ptr<Link> link_;  ///< shared with the operations in flight
 };
 
 }  // namespace

@@ -136,10 +136,18 @@ void Fragment::rollback() {
 
 void Fragment::broadcast_state(Communicator& comm, int root) {
   if (comm.size() == 1) return;
-  for (Bucket& bucket : buckets_) {
-    comm.broadcast(bucket.state.anchor, root).wait();
-    for (Tensor& slot : bucket.state.slots) comm.broadcast(slot, root).wait();
+  // Into copies: a failure half way must not leave a new anchor beside an old velocity.
+  std::vector<OuterState> states;
+  for (const Bucket& bucket : buckets_) {
+    const auto received = [&](const Tensor& mine) {
+      Tensor copy = mine.clone();
+      comm.broadcast(copy, root).wait();
+      return copy;
+    };
+    OuterState& state = states.emplace_back(OuterState{received(bucket.state.anchor), {}, bucket.state.round});
+    for (const Tensor& slot : bucket.state.slots) state.slots.push_back(received(slot));
   }
+  for (size_t i = 0; i < states.size(); ++i) buckets_[i].state = std::move(states[i]);
 }
 
 void Fragment::share_anchors(Communicator& comm, const std::vector<Tensor>& of) {

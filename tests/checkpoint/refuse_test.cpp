@@ -1,3 +1,4 @@
+#include <torch/nn/modules/linear.h>
 #include <outerloop/outerloop.hpp>
 
 #include "checkpoint/files.hpp"

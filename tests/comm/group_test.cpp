@@ -88,6 +88,20 @@ TEST(Group, StaysUnusableAfterAFailure) {
   });
 }
 
+TEST(Group, TellsEachRankOfAFailureNotItsNeighboursAlone) {
+  auto group = testing::gloo_group(6);  // in a ring, rank 5 has two neighbours of five
+  testing::run_ranks(group, [&](std::shared_ptr<Communicator> comm) {
+    if (comm->rank() == 5) {
+      comm.reset();
+      group[5].reset();
+      return;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_THROW(comm->all_reduce_sum(torch::ones({600})).wait(), CommError);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  });
+}
+
 TEST(Group, WhosePeerDoesNotAnswerTimesOut) {
   const auto group = testing::gloo_group(2, 500ms);
   const auto begin = std::chrono::steady_clock::now();

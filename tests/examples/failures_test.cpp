@@ -4,8 +4,6 @@
 
 namespace outerloop::testing {
 
-namespace {
-
 using std::chrono::seconds;
 
 /// Three replicas, far from done, that have met for a round.
@@ -53,8 +51,6 @@ class HungReplica : public Failures {
   // Also how long the replicas may take to find each other, so not as short as could be.
   HungReplica() : Failures({"--timeout", "3"}) {}
 };
-
-}  // namespace
 
 TEST_F(Failures, KilledReplicaStopsTheOthers) {
   kill(replica(1), SIGKILL);

@@ -13,6 +13,8 @@ using at::Tensor;
 using Sizes = std::vector<int64_t>;
 using Types = std::vector<at::ScalarType>;
 
+inline constexpr int64_t block = 32768;  ///< elements that the kernels take at a time
+
 /// Random parameters of the given sizes, of the given types in turn. Each begins one to three elements into its
 /// storage, so that vector loops meet every misalignment.
 inline std::vector<Tensor> unaligned_params(const Sizes& sizes, const Types& types) {

@@ -1,5 +1,6 @@
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <outerloop/outer_rule.hpp>
 #include <outerloop/stages.hpp>
 
@@ -13,6 +14,7 @@
 namespace outerloop {
 namespace {
 
+using testing::block;
 using testing::same_bits;
 using testing::Sizes;
 using testing::Types;
@@ -86,7 +88,7 @@ struct Threads {
   const int before = at::get_num_threads();
 };
 
-constexpr int64_t block = 32768, streamed = kernels::stream_from;
+constexpr int64_t streamed = kernels::stream_from;
 
 struct Fused : ::testing::TestWithParam<Types> {};
 

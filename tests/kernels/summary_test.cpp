@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <outerloop/math.hpp>
 #include <outerloop/stages.hpp>
 
@@ -14,9 +14,10 @@
 namespace outerloop {
 namespace {
 
+using testing::block;
 using testing::same_bits;
 
-constexpr int64_t block = 32768, numel = block + 77;
+constexpr int64_t numel = block + 77;
 constexpr float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
 
 /// Multiples of 1/8, small enough that sums of squares are exact in any order.

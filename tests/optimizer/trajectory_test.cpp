@@ -1,3 +1,4 @@
+#include <torch/nn/utils/clip_grad.h>
 #include <outerloop/outerloop.hpp>
 
 #include "optimizer/models.hpp"

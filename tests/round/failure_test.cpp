@@ -15,19 +15,19 @@ using testing::averaging;
 using testing::Replica;
 using testing::same_bits;
 
-constexpr auto timeout = 2s;
+constexpr auto short_timeout = 2s;
 
 /// body() throws CommError not much later than the timeout.
 template <class Body>
 void expect_comm_error(Body body) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THROW(body(), CommError);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, timeout + 5s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, short_timeout + 5s);
 }
 
 /// Rank 1 throws in its closure before round 2 and, if `leave`, closes its connections by dropping the group.
 void closure_throws(bool leave) {
-  auto group = testing::gloo_group(3, timeout);
+  auto group = testing::gloo_group(3, short_timeout);
   testing::run_ranks(group, [&](std::shared_ptr<Communicator> comm) {
     const int rank = comm->rank();
     Replica replica(comm, averaging({}, 2));
@@ -52,7 +52,7 @@ TEST(Failure, OfAClosureOnOneRankThatLeavesIsACommErrorOnTheOthers) { closure_th
 
 TEST(Failure, OfAPeerThatHangsIsACommErrorWithinTheTimeout) {
   std::atomic<int> gave_up = 0;
-  testing::run_ranks(testing::gloo_group(3, timeout), [&](std::shared_ptr<Communicator> comm) {
+  testing::run_ranks(testing::gloo_group(3, short_timeout), [&](std::shared_ptr<Communicator> comm) {
     Replica replica(comm, averaging({}, 2));
     replica.step(1);
     if (comm->rank() == 1) {

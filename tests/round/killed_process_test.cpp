@@ -17,10 +17,11 @@ namespace outerloop {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::gradient;
 using testing::Replica;
 using testing::same_bits;
 
-constexpr auto timeout = 2s, long_enough = 60s;
+constexpr auto peers_timeout = 2s, long_enough = 60s;
 constexpr int64_t elements = 4'000'000;
 
 c10::intrusive_ptr<c10d::Store> agent_store() {
@@ -57,9 +58,6 @@ class Doomed final : public Communicator {
   const bool& armed_;
 };
 
-DiLoCoOptions options() { return {.sync_every = 2, .outer_lr = 0.5, .outer_momentum = 0.5}; }
-double gradient(int rank, int step) { return (rank + 1) * 0.5 + step; }
-
 /// The anchor after the rounds of these two replicas, had they trained with a third for round 1 only.
 Tensor expected_anchor() {
   double anchor = 0, velocity = 0;
@@ -77,7 +75,7 @@ void peer(bool under_way) {
   const auto store = agent_store();
   store->set(std::string("here/") + std::getenv("RANK"), std::vector<uint8_t>{1});
   store->wait({"here/0", "here/1", "here/2"}, long_enough);  // starting a process may take longer than the timeout
-  const auto comm = connect_from_env(timeout);
+  const auto comm = connect_from_env(peers_timeout);
   const int rank = comm->rank();
   bool armed = false;
   const auto wait_for_death = [&](const testing::Tapped::Call& call) {
@@ -86,13 +84,13 @@ void peer(bool under_way) {
   std::shared_ptr<Communicator> mine = comm;
   if (rank == 1) mine = std::make_shared<testing::Tapped>(comm, wait_for_death);
   if (rank == 2) mine = std::make_shared<Doomed>(comm, under_way, armed);
-  Replica replica(mine, options(), torch::zeros({elements}));
+  Replica replica(mine, testing::with_momentum(), torch::zeros({elements}));
   for (int t = 0; t < 3; ++t) replica.step(gradient(rank, t));
   const Tensor anchor = replica.anchor();
   armed = true;
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THROW(replica.step(gradient(rank, 3)), CommError);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, timeout + 5s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, peers_timeout + 5s);
   EXPECT_TRUE(same_bits(replica.anchor(), anchor));
   EXPECT_EQ(replica.optimizer.rounds(), 1);
 

@@ -11,16 +11,12 @@ namespace outerloop {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::gradient;
 using testing::message_of;
 using testing::Replica;
 using testing::same_bits;
 using testing::says;
-
-/// Outer momentum, so that a velocity which is not what it was shows in the next round.
-DiLoCoOptions with_momentum(SyncOptions sync = {}) {
-  return {.sync_every = 2, .outer_lr = 0.5, .outer_momentum = 0.5, .sync = std::move(sync)};
-}
-double gradient(int rank, int step) { return (rank + 1) * 0.5 + step; }
+using testing::with_momentum;
 
 /// Where ranks of `size` stand after round 2, which sync() ran at step 4, if nothing fails.
 Replica::Outcomes undisturbed(int size) {
@@ -107,6 +103,37 @@ TEST(Reconnect, TakesTheStateOfTheMostAdvanced) {
     EXPECT_TRUE(same_bits(std::get<1>(all[rank]), std::get<1>(all[0])));
     EXPECT_TRUE(same_bits(std::get<2>(all[rank]), std::get<2>(all[0])));
   }
+}
+
+TEST(Reconnect, ThatFailsHalfWayChangesNothing) {
+  const auto second = testing::gloo_group(2, 2s), third = testing::gloo_group(2);
+  const auto all = testing::run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+    const int rank = comm->rank();
+    bool lost = false;
+    Replica replica(std::make_shared<LostReply>(comm, lost), with_momentum());
+    for (int t = 0; t < 3; ++t) replica.step(gradient(rank, t));
+    lost = rank == 1;  // and lags behind
+    if (lost) {
+      EXPECT_THROW(replica.step(gradient(rank, 3)), CommError);
+    } else {
+      replica.step(gradient(rank, 3));
+    }
+    const Tensor anchor = replica.anchor(), local = replica.param.detach().clone();
+    int broadcasts = 0;
+    const auto tapped = std::make_shared<testing::Tapped>(second[rank], [&](const testing::Tapped::Call& call) {
+      if (call.name == "broadcast" && ++broadcasts == 2) throw CommError("pulled the plug");  // the anchor has come
+    });
+    EXPECT_THROW(replica.optimizer.reconnect(tapped), CommError);
+    EXPECT_EQ(broadcasts, 2);
+    EXPECT_TRUE(same_bits(replica.anchor(), anchor));
+    EXPECT_TRUE(same_bits(replica.param.detach(), local));
+    EXPECT_EQ(replica.optimizer.rounds(), lost ? 1 : 2);
+    replica.optimizer.reconnect(third[rank]);
+    for (int t = 4; t < 6; ++t) replica.step(gradient(rank, t));
+    return replica.outcomes();
+  });
+  EXPECT_TRUE(same_bits(all[0].anchor, all[1].anchor));
+  EXPECT_TRUE(same_bits(all[0].param, all[1].param));
 }
 
 TEST(Reconnect, HappensInStepWithTheGroupOfOnCommError) {

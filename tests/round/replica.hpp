@@ -46,6 +46,12 @@ inline DiLoCoOptions averaging(SyncOptions sync = {}, int64_t sync_every = 1) {
   return {.sync_every = sync_every, .outer_lr = 1, .outer_momentum = 0, .sync = std::move(sync)};
 }
 
+/// Outer momentum, so that a velocity which is not what it was shows in the next round.
+inline DiLoCoOptions with_momentum(SyncOptions sync = {}) {
+  return {.sync_every = 2, .outer_lr = 0.5, .outer_momentum = 0.5, .sync = std::move(sync)};
+}
+inline double gradient(int rank, int step) { return (rank + 1) * 0.5 + step; }
+
 /// body() throws Error; returns its message.
 template <class Error, class Body>
 std::string message_of(Body body) {
