@@ -6,7 +6,7 @@
 namespace outerloop {
 
 /// An already built process group, for example the one DDP uses. Its timeouts apply. The group must have a backend for
-/// `device`; the Communicator shares ownership of it.
+/// `device`; the Communicator shares ownership of it, until a call fails.
 std::shared_ptr<Communicator> from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group, at::Device device);
 
 }  // namespace outerloop

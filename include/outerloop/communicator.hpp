@@ -29,7 +29,8 @@ class [[nodiscard]] Pending {
 };
 
 /// A fixed group of replicas. Tensors are contiguous and on device(). Every rank makes the same calls in the same
-/// order, from one thread at a time. A failed call throws CommError, and so does every later call on the same group.
+/// order, from one thread at a time. A failed call throws CommError, and so does every later call on the same group,
+/// whose connections close then: the other ranks fail as well, instead of waiting for this one.
 class Communicator {
  public:
   virtual ~Communicator() = default;
