@@ -1,6 +1,6 @@
 // Trains a small byte-level GPT on a text with several replicas, by DiLoCo, local SGD, synchronous data parallelism or
 // not together at all, and shows what each costs in bytes and reaches in loss. Starts its own replicas, or runs under
-// torchrun.
+// `torchrun --no-python --nproc-per-node 2 --`.
 
 #include <torch/torch.h>
 #include <outerloop/outerloop.hpp>
