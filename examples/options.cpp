@@ -3,10 +3,15 @@
 #include <outerloop/outer_rule.hpp>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <map>
 
 namespace {
+
+constexpr int most_replicas = 1024;
 
 const std::map<std::string, Mode> modes{
     {"diloco", Mode::diloco}, {"local-sgd", Mode::local_sgd}, {"ddp", Mode::ddp}, {"solo", Mode::solo}};
@@ -20,7 +25,7 @@ void describe(CLI::App& app, Options& options) {
       ->check(CLI::IsMember(modes))
       ->default_str(name_of(options.mode));
   app.add_option("--replicas", options.replicas, "Processes to start (not under torchrun, which starts its own)")
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, most_replicas));
   app.add_option("--steps", options.steps, "Inner steps of each replica")->check(CLI::PositiveNumber);
   app.add_option("--seed", options.seed, "Of the initial parameters and of the batches")->check(CLI::NonNegativeNumber);
   app.add_option("--batch", options.batch, "Windows of 64 bytes per replica and step")->check(CLI::PositiveNumber);
@@ -34,13 +39,18 @@ void describe(CLI::App& app, Options& options) {
   app.add_option("--sample", options.sample, "Bytes of text to write at the end")->check(CLI::NonNegativeNumber);
   app.add_option("--log", options.log, "File for one JSON line per evaluation and per round");
   app.add_option("--timeout", options.timeout, "Seconds that a replica waits for the others")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
 }
 
 void adopt_torchrun(Options& options) {
   const char* size = std::getenv("WORLD_SIZE");
   if (!std::getenv("RANK") || !size) return;
-  const int processes = std::atoi(size);  // connect_from_env looks closer
+  int processes = 0;
+  const char* end = size + std::strlen(size);
+  const auto [stop, error] = std::from_chars(size, end, processes);
+  if (error != std::errc() || stop != end || processes < 1 || processes > most_replicas) {
+    throw BadInput("WORLD_SIZE must be an integer from 1 to " + std::to_string(most_replicas) + ", got '" + size + "'");
+  }
   if (options.mode != Mode::solo) {
     options.replicas = processes;
   } else if (processes != 1) {
@@ -72,5 +82,9 @@ Options parse_options(int argc, char** argv) {
     throw BadInput(error.what_without_backtrace());
   }
   adopt_torchrun(options);
+  std::error_code none;
+  if (std::filesystem::equivalent(options.data, options.log, none)) {
+    throw BadInput("--log " + options.log + ": is the text to train on");
+  }
   return options;
 }

@@ -58,7 +58,9 @@ RunLog::RunLog(const Options& options, int rank, int64_t parameters)
 
 template <class Line>
 void RunLog::write(const Line& line) {
-  if (file_.is_open()) file_ << line.dump() << std::endl;  // flushed: a run can be followed, and killed
+  if (!file_.is_open()) return;
+  file_ << line.dump() << std::endl;  // flushed: a run can be followed, and killed
+  if (!file_) throw std::runtime_error("--log " + options_.log + ": cannot be written");
 }
 
 void RunLog::step(int64_t step, double loss_bits, int64_t bytes_sent, double seconds) {

@@ -147,9 +147,18 @@ RunResult train(Gpt& model, const Corpus& corpus, const Options& options, const 
   return result;
 }
 
+/// A group that cannot be joined is no loss of contact: its reason is told.
+std::shared_ptr<outerloop::Communicator> connect(const Options& options) {
+  try {
+    return outerloop::connect_from_env(std::chrono::seconds(options.timeout));
+  } catch (const outerloop::CommError& error) {
+    throw std::runtime_error(error.what());
+  }
+}
+
 int run_replica(const Options& options, const Corpus& corpus) {
   at::set_num_threads(options.threads);  // said here, because torchrun sets OMP_NUM_THREADS=1 and others set nothing
-  const auto comm = outerloop::connect_from_env(std::chrono::seconds(options.timeout));
+  const auto comm = connect(options);
   torch::manual_seed(static_cast<uint64_t>(options.seed));
   Gpt model;
   RunLog log(options, comm->rank(), outerloop::FlatParams(model->parameters()).numel());

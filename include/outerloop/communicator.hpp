@@ -60,6 +60,8 @@ struct Rendezvous {
 std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout = default_timeout);
 
 /// A group over Gloo (TCP). GLOO_SOCKET_IFNAME names the network interface to use. Collective, as connect_from_env.
+/// Several groups on different threads of one process need TORCH_FR_BUFFER_SIZE=0 in its environment: libtorch's record
+/// of collectives, which that switches off, is not thread-safe.
 std::shared_ptr<Communicator> connect_gloo(const Rendezvous& at);
 
 /// A group of one: every collective is the identity.

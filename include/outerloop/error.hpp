@@ -4,8 +4,9 @@
 
 namespace outerloop {
 
-/// A peer or the transport failed, or did not answer in time. The inner step has been taken; anchor, velocity and round
-/// counter are what they were. The group is unusable from here on: make a new Communicator and call reconnect().
+/// A peer or the transport failed, or did not answer in time. The inner step has been taken, unless parameters were
+/// about to join; anchor, velocity and round counter are what they were. The group is unusable from here on: make a new
+/// Communicator and call reconnect().
 struct CommError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

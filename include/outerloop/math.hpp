@@ -129,7 +129,8 @@ OUTERLOOP_HD Place place_at(uint64_t index) {
 }
 
 /// The fingerprint of a flat vector is the sum, modulo 2^64, of fingerprint_term over its elements: independent of the
-/// order of summation, changed by every change of a single element and by every exchange of two unequal neighbours.
+/// order of summation, changed by every change of a single element and, in float32, by every exchange of two unequal
+/// neighbours.
 OUTERLOOP_HD uint64_t fingerprint_word(Place place, uint32_t bits) {
   const uint32_t key = (place.low * 0x9e3779b1u + place.high) | 1u;
   return static_cast<uint64_t>(bits) * key;

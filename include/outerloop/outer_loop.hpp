@@ -32,11 +32,11 @@ struct SyncOptions {
   OnMismatch on_mismatch = OnMismatch::repair;
   std::vector<std::string> names = {};  ///< parameter names, over all groups, for messages and checkpoints
   std::function<double()> weight =
-      nullptr;  ///< this replica's share of the mean, for example tokens since the last round
+      nullptr;  ///< this replica's share of the mean, for example tokens since the last round; 0, or 1e-9 to 1e15
   std::function<bool(const SyncReport&)> commit_if = nullptr;  ///< asked before the reduction; all must say yes
   std::function<void(const SyncReport&)> on_sync = nullptr;    ///< after each round, on the thread that called step()
   std::function<std::shared_ptr<Communicator>()> on_comm_error =
-      nullptr;  ///< a new group; step() reconnects and goes on
+      nullptr;  ///< a new group; step() reconnects and goes on. null: the CommError goes to the caller
 };
 
 /// An optimizer that owns an inner optimizer, takes local steps with it, and every `sync_every` steps meets the other
@@ -47,7 +47,8 @@ struct SyncOptions {
 /// zero_grad and add_param_group act on them, and step() hands the options on. state() is empty: see inner().state().
 ///
 /// Frozen parameters (requires_grad false) take no part in rounds; one that is frozen or thawed later leaves or joins
-/// at the next round, one of a group added later joins at the next step(), on all replicas alike.
+/// at the next round, one of a group added later joins at the next step(), on all replicas alike. A tensor put in the
+/// place of another inside a group is found out about at the next round; until then the old one is trained.
 ///
 /// Not thread-safe. Construction, step(), sync() and reconnect() are collective. Memory: 8 bytes per trainable element
 /// for anchor and wire, 4 more for each slot of the rule; twice that for float64.
@@ -74,8 +75,9 @@ class OuterLoopOptimizer : public torch::optim::Optimizer {
   void reconnect(std::shared_ptr<Communicator> comm);
 
   /// For torch::save and torch::load: inner optimizer, anchors, slots and counters, not the parameters themselves.
-  /// Neither communicates. load throws CheckpointError, and changes nothing, if the inner optimizer's type, the rule or
-  /// the parameters' number, shapes, types or names differ. Continues bit for bit, in the middle of a window too.
+  /// Neither communicates. save throws c10::Error while parameters that were added, frozen or thawed have not joined.
+  /// load throws CheckpointError, and changes nothing, if the inner optimizer's type, the rule or the parameters'
+  /// number, shapes, types or names differ. Continues bit for bit, in the middle of a window too.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

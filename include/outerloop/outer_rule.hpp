@@ -18,12 +18,14 @@ struct OuterState {
 };
 
 /// How a mean delta moves the anchor. Stateless: what it remembers lives in OuterState::slots. A rule must do the same
-/// to the same bits on every replica. Subclass it for other outer optimizers.
+/// to the same bits on every replica. Subclass it for other outer optimizers: step() then works on a copy of the state,
+/// which replaces it when all of it is done; an exception goes to the caller, and that round is not held on this
+/// replica.
 class OuterRule {
  public:
   virtual ~OuterRule() = default;
   virtual int slots() const = 0;                                             ///< vectors of state it needs
-  virtual void step(OuterState& state, const Tensor& mean_delta) const = 0;  ///< changes anchor and slots in place
+  virtual void step(OuterState& state, const Tensor& mean_delta) const = 0;  ///< changes values of anchor and slots
   virtual std::string describe() const = 0;  ///< name and settings; compared between replicas and with checkpoints
 };
 

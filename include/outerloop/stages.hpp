@@ -22,7 +22,8 @@ struct DeltaSummary {
 DeltaSummary summarize(const Tensor& delta);
 
 /// tensor <- (1 / size) * sum over ranks of tensor. The tensor is contiguous, of a floating type, on the communicator's
-/// device, of the same size on all ranks: a flat delta, or a BatchNorm buffer. Throws CommError, here or in wait().
+/// device, of the same size on all ranks (Gloo ends the process if they differ): a flat delta, or a BatchNorm buffer.
+/// The sum must be finite in that type, which for float16 is below 65520. Throws CommError, here or in wait().
 Pending mean_across(Communicator& comm, Tensor tensor);
 
 /// anchor <- anchor - mean_delta

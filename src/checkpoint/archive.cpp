@@ -19,6 +19,13 @@ Value get(torch::serialize::InputArchive& archive, const std::string& key) {
   return value.to<Value>();
 }
 
+/// How many there are of something, of which a checkpoint holds few.
+size_t count(torch::serialize::InputArchive& archive, const std::string& key) {
+  const auto value = get<int64_t>(archive, key);
+  if (value < 0 || value > 1024) throw CheckpointError(c10::str("the checkpoint is damaged: ", key, " is ", value));
+  return static_cast<size_t>(value);
+}
+
 void check_same(const std::string& what, const std::string& saved, const std::string& present) {
   if (saved != present) {
     throw CheckpointError(c10::str("the checkpoint has ", what, " ", saved, " where the optimizer has ", present));
@@ -74,18 +81,22 @@ Snapshot read(torch::serialize::InputArchive& archive) {
                       get<std::string>(archive, "parameters"),
                       get<int64_t>(archive, "inner_step"),
                       {}};
-    snapshot.states.resize(get<int64_t>(archive, "buckets"));
+    snapshot.states.resize(count(archive, "buckets"));
     for (size_t i = 0; i < snapshot.states.size(); ++i) {
       OuterState& state = snapshot.states[i];
       const std::string bucket = c10::str("bucket", i);
       state.round = get<int64_t>(archive, bucket + "_round");
       archive.read(bucket + "_anchor", state.anchor);
-      state.slots.resize(get<int64_t>(archive, bucket + "_slots"));
+      state.slots.resize(count(archive, bucket + "_slots"));
       for (size_t j = 0; j < state.slots.size(); ++j) archive.read(c10::str(bucket, "_slot", j), state.slots[j]);
     }
     return snapshot;
+  } catch (const CheckpointError&) {
+    throw;
   } catch (const c10::Error& error) {
     throw CheckpointError(c10::str("the checkpoint is damaged: ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    throw CheckpointError(c10::str("the checkpoint is damaged: ", error.what()));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <outerloop/communicator.hpp>
 #include <outerloop/error.hpp>
 
+#include "comm/deadline.hpp"
 #include "comm/gloo.hpp"
 
 namespace outerloop {
@@ -21,7 +22,9 @@ void check(const Rendezvous& at) {
   TORCH_CHECK(at.size >= 1, "size must be >= 1, got ", at.size);
   TORCH_CHECK(at.rank >= 0 && at.rank < at.size, "rank must be in [0, size), got rank ", at.rank, " of size ", at.size);
   TORCH_CHECK(!at.host.empty(), "host must not be empty");
-  TORCH_CHECK(at.timeout.count() > 0, "timeout must be positive, got ", at.timeout.count(), " ms");
+  constexpr std::chrono::hours longest{24 * 365};  // clocks of libtorch overflow some centuries later
+  TORCH_CHECK(at.timeout.count() > 0 && at.timeout <= longest, "timeout must be positive and at most a year, got ",
+              at.timeout.count(), " ms");
 }
 
 c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& at, bool serve) {
@@ -33,7 +36,10 @@ c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& at, bool serve) {
   options.timeout = at.timeout;
   options.multiTenant = true;  // a process may make several groups at one address
   try {
-    return c10::make_intrusive<c10d::TCPStore>(at.host, options);
+    // A listener that never answers keeps the client waiting for ever.
+    return comm::within(at.timeout, [host = at.host, options]() -> c10::intrusive_ptr<c10d::Store> {
+      return c10::make_intrusive<c10d::TCPStore>(host, options);
+    });
   } catch (const std::exception& error) {
     throw CommError(c10::str("rank ", at.rank, " of ", at.size,
                              serve ? " could not listen at " : " could not reach rank 0 at ", at.host, ":", at.port,

@@ -7,6 +7,8 @@
 
 #include <cstdlib>
 
+#include "comm/deadline.hpp"
+
 namespace outerloop::comm {
 
 namespace {
@@ -18,20 +20,57 @@ std::shared_ptr<gloo::transport::Device> network_device(const std::string& host)
   return Gloo::createDefaultDevice();
 }
 
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+/// The number of the group that all ranks are about to form. Rank 0 gives it out once all others have asked; one that
+/// waits no longer takes its question back, so that attempts which failed do not count afterwards.
+std::string serial_from_rank_zero(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                  std::chrono::milliseconds timeout) {
+  const auto question = [](int of) { return c10::str("outerloop/question/", of); };
+  const auto answer = [](int to, const std::string& asked) { return c10::str("outerloop/answer/", to, "/", asked); };
+  if (rank == 0) {
+    std::vector<std::string> questions;
+    for (int other = 1; other < size; ++other) questions.push_back(question(other));
+    store->wait(questions, timeout);
+    const std::string serial = std::to_string(store->add("outerloop/groups", 1));
+    for (int other = 1; other < size; ++other) {
+      const std::string asked = text_of(store->get(question(other)));
+      store->deleteKey(question(other));
+      store->set(answer(other, asked), bytes_of(serial));
+    }
+    return serial;
+  }
+  const std::string asked = std::to_string(store->add(c10::str("outerloop/asked/", rank), 1));
+  store->set(question(rank), bytes_of(asked));
+  try {
+    store->wait({answer(rank, asked)}, timeout);
+  } catch (...) {
+    store->deleteKey(question(rank));
+    throw;
+  }
+  return text_of(store->get(answer(rank, asked)));
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                            const std::string& host, std::chrono::milliseconds timeout) {
+  const std::string serial = serial_from_rank_zero(store, rank, size, timeout);
+  const auto keys = c10::make_intrusive<c10d::PrefixStore>("outerloop/" + serial, store);
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  options->devices.push_back(network_device(host));
+  const auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(keys, rank, size, options);
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(keys, rank, size);
+  group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  return group;
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> gloo_over(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                         const std::string& host, std::chrono::milliseconds timeout) {
   try {
-    // Each rank counts its own groups; the n-th of one rank meets the n-th of the others.
-    const int64_t serial = store->add(c10::str("outerloop/groups/", rank), 1);
-    const auto keys = c10::make_intrusive<c10d::PrefixStore>(c10::str("outerloop/", serial), store);
-    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-    options->devices.push_back(network_device(host));
-    const auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(keys, rank, size, options);
-    const auto group = c10::make_intrusive<c10d::ProcessGroup>(keys, rank, size);
-    group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, backend);
-    group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    const auto group = within(timeout, [=] { return join(store, rank, size, host, timeout); });
     return from_c10d(group, at::kCPU);
   } catch (const std::exception& error) {
     throw CommError(c10::str("rank ", rank, " of ", size, " could not join its Gloo group by way of ", host, " within ",

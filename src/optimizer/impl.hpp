@@ -21,6 +21,7 @@ struct OuterLoopOptimizer::Impl {
   SyncOptions sync;
   round::Exchange exchange;
   int64_t inner_step = 0;
+  bool in_round = false;
 
   round::Description description{""};
   std::optional<round::Fragment> fragment = {};
@@ -32,6 +33,8 @@ struct OuterLoopOptimizer::Impl {
   void follow_parameters(const Groups& groups);
   void advance(const Groups& groups);
   void run_round(const Groups& groups);
+  template <class Talk>
+  void recovering(const Talk& talk);
   void reconnect(std::shared_ptr<Communicator> comm);
   round::Terms terms() const { return {*rule, sync, description, streaming.keep_local, inner_step}; }
   std::string describe(const Groups& groups) const;

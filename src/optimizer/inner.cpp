@@ -40,12 +40,16 @@ void hand_on_options(const Groups& groups, torch::optim::Optimizer& inner) {
   for (size_t i = 0; i < groups.size(); ++i) inner.param_groups()[i].set_options(groups[i].options().clone());
 }
 
-void hand_on_parameters(const Groups& groups, torch::optim::Optimizer& inner) {
-  TORCH_CHECK(!dynamic_cast<torch::optim::Adagrad*>(&inner),
+void check_takes_parameters(const torch::optim::Optimizer& inner) {
+  TORCH_CHECK(!dynamic_cast<const torch::optim::Adagrad*>(&inner),
               "add_param_group: libtorch's Adagrad makes its state when it is constructed and cannot take parameters "
               "after that; construct it with all groups");
-  TORCH_CHECK(!dynamic_cast<torch::optim::LBFGS*>(&inner),
+  TORCH_CHECK(!dynamic_cast<const torch::optim::LBFGS*>(&inner),
               "add_param_group: LBFGS has exactly one group of parameters");
+}
+
+void hand_on_parameters(const Groups& groups, torch::optim::Optimizer& inner) {
+  check_takes_parameters(inner);
   Groups& own = inner.param_groups();
   while (own.size() > groups.size()) own.pop_back();
   for (size_t i = 0; i < groups.size(); ++i) {

@@ -13,8 +13,10 @@ using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 bool same_sizes(const Groups& groups, const Groups& inner);
 bool same_tensors(const Groups& groups, const Groups& inner);
 
-/// Hands options and, if the groups have changed, parameters on to the inner optimizer. Throws c10::Error if the inner
-/// optimizer cannot take parameters any more.
+/// Throws c10::Error if the inner optimizer cannot take parameters any more.
+void check_takes_parameters(const torch::optim::Optimizer& inner);
+
+/// Hands options and, if the groups have changed, parameters on to the inner optimizer.
 void hand_on_options(const Groups& groups, torch::optim::Optimizer& inner);
 void hand_on_parameters(const Groups& groups, torch::optim::Optimizer& inner);
 

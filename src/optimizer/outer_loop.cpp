@@ -115,7 +115,7 @@ void OuterLoopOptimizer::Impl::agree(const Groups& groups) {
 void OuterLoopOptimizer::Impl::follow_parameters(const Groups& groups) {
   round::or_refuse(exchange.group(), [&] {
     check_parameters(groups, sync.names);
-    if (!optimizer::same_tensors(groups, inner->param_groups())) optimizer::hand_on_parameters(groups, *inner);
+    if (!optimizer::same_tensors(groups, inner->param_groups())) optimizer::check_takes_parameters(*inner);
     return 0;
   });
   std::vector<Tensor> joining;
@@ -124,14 +124,28 @@ void OuterLoopOptimizer::Impl::follow_parameters(const Groups& groups) {
     if (std::none_of(fragment->params().begin(), fragment->params().end(), same)) joining.push_back(param);
   }
   agree(groups);
+  if (!optimizer::same_tensors(groups, inner->param_groups())) optimizer::hand_on_parameters(groups, *inner);
   // A thawed parameter may have been trained since: all take one anchor for it, and keep their own steps from there.
   fragment->share_anchors(exchange.comm(), joining);
 }
 
 // ---- steps ----
 
+/// talk(); after a CommError with a new group, if the user makes one.
+template <class Talk>
+void OuterLoopOptimizer::Impl::recovering(const Talk& talk) {
+  try {
+    talk();
+  } catch (const CommError&) {
+    const auto group = sync.on_comm_error ? sync.on_comm_error() : nullptr;
+    if (!group) throw;
+    reconnect(group);
+  }
+}
+
 void OuterLoopOptimizer::Impl::hand_on(const Groups& groups) {
-  if (!optimizer::same_sizes(groups, inner->param_groups())) follow_parameters(groups);
+  TORCH_CHECK(!in_round, "weight and commit_if are asked in the middle of a round: they must not call the optimizer");
+  while (!optimizer::same_sizes(groups, inner->param_groups())) recovering([&] { follow_parameters(groups); });
   optimizer::hand_on_options(groups, *inner);
 }
 
@@ -158,14 +172,15 @@ void OuterLoopOptimizer::Impl::advance(const Groups& groups) {
 
 void OuterLoopOptimizer::Impl::run_round(const Groups& groups) {
   const at::NoGradGuard no_grad;
-  try {
+  recovering([&] {
     if (!fragment->holds(optimizer::trainable(groups))) follow_parameters(groups);
-    const SyncReport report = round::run(*fragment, exchange, terms(), optimizer::without_grad(groups));
+    const SyncReport report = [&] {
+      in_round = true;
+      const auto over = std::unique_ptr<bool, void (*)(bool*)>(&in_round, [](bool* flag) { *flag = false; });
+      return round::run(*fragment, exchange, terms(), optimizer::without_grad(groups));
+    }();
     if (sync.on_sync) sync.on_sync(report);
-  } catch (const CommError&) {
-    if (!sync.on_comm_error) throw;
-    reconnect(sync.on_comm_error());
-  }
+  });
 }
 
 // ---- what can be asked ----

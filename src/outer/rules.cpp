@@ -15,7 +15,8 @@ void Average::step(OuterState& state, const Tensor& mean_delta) const { average_
 std::string Average::describe() const { return "Average"; }
 
 Nesterov::Nesterov(double lr, double momentum, bool nesterov) : lr(lr), momentum(momentum), nesterov(nesterov) {
-  TORCH_CHECK(std::isfinite(lr) && lr >= 0, "outer_lr must be finite and >= 0, got ", lr);
+  TORCH_CHECK(std::isfinite(static_cast<float>(lr)) && lr >= 0, "outer_lr must be >= 0 and finite in float32, got ",
+              lr);
   TORCH_CHECK(momentum >= 0 && momentum < 1, "outer_momentum must be in [0, 1), got ", momentum);
 }
 

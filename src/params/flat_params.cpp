@@ -47,7 +47,7 @@ const kernels::Segments& FlatParams::Impl::pull() {
     if (param.is_contiguous()) {
       segment.data = param.mutable_data_ptr();
     } else {
-      if (!dense[i].defined())
+      if (!dense[i].defined() || dense[i].sizes() != param.sizes())
         dense[i] = at::empty(param.sizes(), param.options().memory_format(at::MemoryFormat::Contiguous));
       dense[i].copy_(param);
       segment.data = dense[i].mutable_data_ptr();

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <ATen/record_function.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -25,18 +26,34 @@ std::optional<kernels::Step> fused(const OuterRule& rule) {
 /// The fingerprint of several vectors.
 uint64_t joined(uint64_t before, uint64_t next) { return 31 * before + next; }
 
-double apply_bucket(Bucket& bucket, const OuterRule& rule, double total_weight, double keep_local) {
-  const kernels::Segments& params = bucket.params.impl().pull();
-  if (auto step = fused(rule)) {
-    step->inverse_weight = 1 / total_weight;
-    step->keep_local = keep_local;
-    const Tensor velocity = bucket.state.slots.empty() ? Tensor() : bucket.state.slots[0];
-    return kernels::apply(params, bucket.state.anchor, velocity, bucket.wire, *step);
+OuterState copy_of(const OuterState& state) {
+  OuterState copy{state.anchor.clone(), {}, state.round};
+  for (const Tensor& slot : state.slots) copy.slots.push_back(slot.clone());
+  return copy;
+}
+
+/// A rule of a user's must leave vectors as it found them, but for their values.
+void check_same_vectors(const OuterRule& rule, const OuterState& after, const OuterState& before) {
+  const auto same = [](const Tensor& a, const Tensor& b) {
+    return a.defined() && a.device() == b.device() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+           a.is_contiguous();
+  };
+  TORCH_CHECK(same(after.anchor, before.anchor) &&
+                  std::equal(after.slots.begin(), after.slots.end(), before.slots.begin(), before.slots.end(), same),
+              rule.describe(),
+              "::step changed the number, type or shape of the state's vectors; it may change values only");
+}
+
+/// The states after the outer step. The old ones stay as they are, so that a step that throws changes nothing.
+std::vector<OuterState> stepped(std::vector<Bucket>& buckets, const OuterRule& rule, double total_weight) {
+  std::vector<OuterState> states;
+  for (Bucket& bucket : buckets) {
+    OuterState& state = states.emplace_back(copy_of(bucket.state));
+    bucket.wire.mul_(1 / total_weight);
+    rule.step(state, bucket.wire);
+    check_same_vectors(rule, state, bucket.state);
   }
-  bucket.wire.mul_(1 / total_weight);
-  rule.step(bucket.state, bucket.wire);
-  kernels::scatter(params, bucket.state.anchor, keep_local);
-  return kernels::summarize(bucket.wire).sum_squares;
+  return states;
 }
 
 /// Where a tensor's elements start in its bucket.
@@ -122,8 +139,22 @@ void Fragment::reduce(Communicator& comm) {
 double Fragment::apply(const OuterRule& rule, double total_weight, double keep_local) {
   RECORD_FUNCTION("outerloop::apply", {});
   double sum_squares = 0;
-  for (Bucket& bucket : buckets_) {
-    sum_squares += apply_bucket(bucket, rule, total_weight, keep_local);
+  auto step = fused(rule);
+  std::vector<OuterState> states = step ? std::vector<OuterState>{} : stepped(buckets_, rule, total_weight);
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    Bucket& bucket = buckets_[i];
+    const kernels::Segments& params = bucket.params.impl().pull();
+    if (step) {
+      step->inverse_weight = 1 / total_weight;
+      step->keep_local = keep_local;
+      const Tensor velocity = bucket.state.slots.empty() ? Tensor() : bucket.state.slots[0];
+      sum_squares += kernels::apply(params, bucket.state.anchor, velocity, bucket.wire, *step);
+    } else {
+      bucket.state.anchor = states[i].anchor;
+      bucket.state.slots = states[i].slots;
+      kernels::scatter(params, bucket.state.anchor, keep_local);
+      sum_squares += kernels::summarize(bucket.wire).sum_squares;
+    }
     bucket.params.impl().push();
     ++bucket.state.round;
   }
@@ -139,13 +170,9 @@ void Fragment::broadcast_state(Communicator& comm, int root) {
   // Into copies: a failure half way must not leave a new anchor beside an old velocity.
   std::vector<OuterState> states;
   for (const Bucket& bucket : buckets_) {
-    const auto received = [&](const Tensor& mine) {
-      Tensor copy = mine.clone();
-      comm.broadcast(copy, root).wait();
-      return copy;
-    };
-    OuterState& state = states.emplace_back(OuterState{received(bucket.state.anchor), {}, bucket.state.round});
-    for (const Tensor& slot : bucket.state.slots) state.slots.push_back(received(slot));
+    const OuterState& state = states.emplace_back(copy_of(bucket.state));
+    comm.broadcast(state.anchor, root).wait();
+    for (const Tensor& slot : state.slots) comm.broadcast(slot, root).wait();
   }
   for (size_t i = 0; i < states.size(); ++i) buckets_[i].state = std::move(states[i]);
 }

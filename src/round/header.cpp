@@ -40,11 +40,15 @@ int majority(const std::vector<Header>& headers) {
                           headers.begin());
 }
 
+/// Far enough inside float32, in which weighted deltas travel and the sum of the weights is divided by.
+constexpr double least_weight = 1e-9, largest_weight = 1e15;
+
 std::string objections(const std::vector<Header>& headers) {
   for (size_t rank = 0; rank < headers.size(); ++rank) {
     const Header& header = headers[rank];
-    if (!(std::isfinite(header.weight) && header.weight >= 0)) {
-      return c10::str("rank ", rank, " has weight ", header.weight, "; it must be finite and >= 0");
+    if (!(header.weight == 0 || (header.weight >= least_weight && header.weight <= largest_weight))) {
+      return c10::str("rank ", rank, " has weight ", header.weight, "; it must be 0, or from ", least_weight, " to ",
+                      largest_weight);
     }
     if (header.non_finite > 0)
       return c10::str("rank ", rank, " has ", header.non_finite, " non-finite elements in its delta");

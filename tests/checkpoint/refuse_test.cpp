@@ -188,21 +188,33 @@ TEST(RefusedFile, OfAnotherKindIsACheckpointError) {
   offered.expect_trains_on();
 }
 
-TEST(RefusedFile, WithoutItsInnerOptimizerChangesNothing) {
-  // A file of a program that had another idea of the format, or lost a part of it.
-  const auto damaged = [](const std::string& lost) {
-    std::istringstream in(file());
-    torch::serialize::InputArchive from;
-    from.load_from(in);
-    torch::serialize::OutputArchive to;
-    for (const std::string& key : from.keys()) {
-      c10::IValue value;
-      if (key != lost && from.try_read(key, value)) to.write(key, value);
+/// A file of a program that had another idea of the format: without this key, or with another value there.
+std::string damaged(const std::string& lost, const c10::IValue& instead = {}) {
+  std::istringstream in(file());
+  torch::serialize::InputArchive from;
+  from.load_from(in);
+  torch::serialize::OutputArchive to;
+  for (const std::string& key : from.keys()) {
+    c10::IValue value;
+    if (key != lost && from.try_read(key, value)) to.write(key, value);
+  }
+  if (!instead.isNone()) to.write(lost, instead);
+  std::ostringstream out;
+  to.save_to(out);
+  return out.str();
+}
+
+TEST(RefusedFile, WithImpossibleCountsIsACheckpointError) {
+  Offered offered;
+  for (const int64_t count : {int64_t{-1}, int64_t{1} << 60}) {
+    for (const auto* key : {"buckets", "bucket0_slots"}) {
+      EXPECT_TRUE(is(offered.load(damaged(key, count)), "CheckpointError", {key, std::to_string(count)}));
     }
-    std::ostringstream out;
-    to.save_to(out);
-    return out.str();
-  };
+  }
+  offered.expect_trains_on();
+}
+
+TEST(RefusedFile, WithoutItsInnerOptimizerChangesNothing) {
   Offered offered;
   for (const auto* key :
        {"inner", "inner_type", "parameters", "inner_step", "bucket0_anchor", "bucket0_slot0", "format"}) {

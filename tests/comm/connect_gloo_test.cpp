@@ -15,6 +15,25 @@ using namespace std::chrono_literals;
 using testing::ReservedPort;
 using testing::says;
 
+/// Something that is not a store, and says nothing.
+class Stranger {
+ public:
+  explicit Stranger(uint16_t port) : socket_(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int yes = 1, no = 0;
+    setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    setsockopt(socket_, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(port);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(socket_, 8), 0);
+  }
+  ~Stranger() { close(socket_); }
+
+ private:
+  int socket_;
+};
+
 TEST(ConnectGloo, MeetsOnThreadsOfOneProcess) {
   const ReservedPort port;
   std::vector<std::thread> threads;
@@ -35,13 +54,7 @@ TEST(ConnectGloo, OfOneIsAloneAndOpensNoPort) {
 
 TEST(ConnectGloo, AtAPortInUseIsACommErrorNamingIt) {
   const ReservedPort port;
-  const int listener = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
-  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  sockaddr_in6 address{};
-  address.sin6_family = AF_INET6;
-  address.sin6_port = htons(port);
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(listen(listener, 1), 0);
+  const Stranger stranger(port);
   try {
     connect_gloo({.rank = 0, .size = 2, .port = port, .timeout = 1s});
     ADD_FAILURE() << "nothing was thrown";
@@ -49,7 +62,14 @@ TEST(ConnectGloo, AtAPortInUseIsACommErrorNamingIt) {
     EXPECT_TRUE(says(error.what(), "rank 0 of 2"));
     EXPECT_TRUE(says(error.what(), "127.0.0.1:" + std::to_string(port)));
   }
-  close(listener);
+}
+
+TEST(ConnectGloo, AtAPortWhereNobodyAnswersIsACommErrorToo) {
+  const ReservedPort port;
+  const Stranger stranger(port);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THROW(connect_gloo({.rank = 1, .size = 2, .port = port, .timeout = 500ms}), CommError);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
 }
 
 TEST(ConnectGloo, NamesABadArgument) {
@@ -66,6 +86,7 @@ TEST(ConnectGloo, NamesABadArgument) {
   EXPECT_TRUE(says(refusal({.rank = -1, .size = 2}), "rank -1"));
   EXPECT_TRUE(says(refusal({.size = 2, .host = ""}), "host"));
   EXPECT_TRUE(says(refusal({.size = 2, .timeout = 0ms}), "timeout"));
+  EXPECT_TRUE(says(refusal({.size = 2, .timeout = std::chrono::milliseconds::max()}), "timeout"));
 }
 
 }  // namespace

@@ -65,6 +65,15 @@ TEST(Group, ThatNobodyElseJoinsIsACommErrorNamingRankAndTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
 }
 
+TEST(Group, IsMadeAtASecondAttemptWhenTheFirstCameToNothing) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto alone = [&](int rank) { comm::gloo_over(store, rank, 2, "127.0.0.1", 200ms); };
+  for (const int early : {1, 0, 1, 1}) {
+    EXPECT_THROW(alone(early), CommError);
+    on_two_threads([&](int rank) { expect_sums(pair_over(store, rank)); });
+  }
+}
+
 TEST(Group, StaysUnusableAfterAFailure) {
   auto group = testing::gloo_group(3, 1s);
   testing::run_ranks(group, [&](std::shared_ptr<Communicator> comm) {

@@ -66,7 +66,40 @@ INSTANTIATE_TEST_SUITE_P(Options, OutOfRange,
                                            Wrong{"--sync-every", "0", "--sync-every"},
                                            Wrong{"--replicas", "0", "--replicas"}, Wrong{"--batch", "many", "--batch"},
                                            Wrong{"--outer-momentum", "1", "momentum"},
-                                           Wrong{"--outer-lr", "-0.5", "lr"}, Wrong{"--outer-lr", "nan", "lr"}));
+                                           Wrong{"--outer-lr", "-0.5", "lr"}, Wrong{"--outer-lr", "nan", "lr"},
+                                           Wrong{"--timeout", "9999999999", "--timeout"}));
+
+TEST(BadInput, WorldSizeThatIsNone) {
+  const TrainGpt gpt;
+  for (const std::string size : {"0", "", "-1", "99999999999", "2x"}) {
+    const Ended ended = Program(gpt.command({}), {"RANK=0", "WORLD_SIZE=" + size}).wait();
+    EXPECT_EQ(ended.exit_code, 2) << size;
+    EXPECT_NE(ended.err.find("WORLD_SIZE must be an integer from 1 to 1024, got '" + size + "'"), std::string::npos)
+        << ended.err;
+  }
+}
+
+TEST(BadInput, LogThatIsTheData) {
+  const TempFolder folder;
+  write(folder / "text", words(65'536));
+  expect_one_line_and_exit_2({"--data", folder / "text", "--log", folder / "text"}, {"--log", folder / "text"});
+  EXPECT_EQ(contents(folder / "text"), words(65'536));
+}
+
+TEST(BadInput, LogThatCannotHoldWhatIsWritten) {
+  const TempFolder folder;
+  write(folder / "text", words(65'536));
+  const Ended ended = Program({OUTERLOOP_TRAIN_GPT, "--data", folder / "text", "--log", "/dev/full"}).wait();
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_NE(ended.err.find("--log /dev/full: cannot be written"), std::string::npos) << ended.err;
+}
+
+TEST(BadInput, NetworkInterfaceThatIsNoneIsNamed) {
+  const TrainGpt gpt;
+  const Ended ended = Program(gpt.command({}), {"GLOO_SOCKET_IFNAME=no-such-interface"}).wait();
+  EXPECT_NE(ended.exit_code, 0);
+  EXPECT_NE(ended.err.find("GLOO_SOCKET_IFNAME"), std::string::npos) << ended.err;
+}
 
 TEST(BadInput, SoloUnderTorchrunWithTwoReplicas) {
   const TrainGpt gpt;

@@ -43,6 +43,7 @@ std::vector<Refused> refused() {
       {"LrNegative", diloco({.outer_lr = -0.25}), {"outer_lr", "-0.25"}},
       {"LrNan", diloco({.outer_lr = nan}), {"outer_lr", "nan"}},
       {"LrInfinite", diloco({.outer_lr = infinity}), {"outer_lr", "inf"}},
+      {"LrBeyondFloat32", diloco({.outer_lr = 1e300}), {"outer_lr", "1e+300"}},
       {"MomentumOne", diloco({.outer_momentum = 1}), {"outer_momentum", "1"}},
       {"MomentumNegative", diloco({.outer_momentum = -0.5}), {"outer_momentum", "-0.5"}},
       {"MomentumNan", diloco({.outer_momentum = nan}), {"outer_momentum", "nan"}},

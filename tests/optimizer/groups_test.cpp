@@ -2,6 +2,7 @@
 
 #include "optimizer/models.hpp"
 #include "optimizer/thrown.hpp"
+#include "support/faults.hpp"
 #include "support/ranks.hpp"
 
 /// The wrapper's parameter groups are the live ones: whatever their options are reaches the inner optimizer.
@@ -185,6 +186,39 @@ TEST(AddParamGroup, ThatCannotBeTrainedOnOneReplicaMakesTheOthersThrowWithTheRea
   });
   EXPECT_TRUE(is(thrown[0], "ConsistencyError", {"rank 1", "parameter 1", "Long"}));
   EXPECT_TRUE(is(thrown[1], "c10::Error", {"parameter 1", "Long"}));
+}
+
+TEST(AddParamGroup, ThatWasRefusedCanBeTakenBack) {
+  run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    const auto a = leaf(eighths({3}, 0));
+    LocalSGDOptimizer optimizer(SGD({a}, 0.5), comm, {.sync_every = 2});
+    step_with_grad(optimizer, {a}, 1);
+    optimizer.add_param_group(
+        OptimizerParamGroup({comm->rank() == 0 ? leaf(eighths({2}, 0)) : torch::ones({2}, at::kLong)}));
+    EXPECT_NE(thrown_by([&] { step_with_grad(optimizer, {a}, 1); }).kind, "");
+    optimizer.param_groups().pop_back();
+    for (int step = 0; step < 3; ++step) step_with_grad(optimizer, {a}, 1);
+    EXPECT_EQ(optimizer.rounds(), 2);
+    EXPECT_TRUE(same_bits(a, eighths({3}, 0) - 4 * 0.5));
+  });
+}
+
+TEST(AddParamGroup, ThatMeetsABrokenGroupGoesOnWithTheNextOne) {
+  const auto second = gloo_group(2);
+  run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+    const auto a = leaf(eighths({3}, 0)), b = leaf(eighths({2}, 0));
+    bool broken = false;
+    const auto tapped = std::make_shared<Tapped>(comm, [&](const Tapped::Call&) {
+      if (broken) throw CommError("pulled the plug");
+    });
+    LocalSGDOptimizer optimizer(SGD({a}, 0.5), tapped,
+                                {.sync_every = 2, .sync = {.on_comm_error = [&] { return second[comm->rank()]; }}});
+    broken = true;
+    optimizer.add_param_group(OptimizerParamGroup({b}));
+    for (int step = 0; step < 2; ++step) step_with_grad(optimizer, {a, b}, 1);
+    EXPECT_EQ(optimizer.rounds(), 1);
+    EXPECT_TRUE(same_bits(b, eighths({2}, 0) - 2 * 0.5));
+  });
 }
 
 TEST(AddParamGroup, RefusesAParameterThatIsThereAlready) {

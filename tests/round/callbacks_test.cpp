@@ -53,6 +53,23 @@ TEST(Callbacks, CommitIfThatThrowsOnOneRankAbortsTheRoundOnAll) {
   }));
 }
 
+TEST(Callbacks, InTheMiddleOfARoundMustNotCallTheOptimizer) {
+  const auto all = testing::run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    Replica* self = nullptr;
+    bool armed = true;
+    Replica replica(comm, averaging({.commit_if = [&](const SyncReport&) {
+                      if (std::exchange(armed, false)) self->optimizer.sync();
+                      return true;
+                    }}));
+    self = &replica;
+    EXPECT_TRUE(says(testing::message_of<c10::Error>([&] { replica.step(1); }), "middle of a round"));
+    replica.step(0.5);
+    return replica.outcomes();
+  });
+  testing::expect_same_outcomes(all);
+  EXPECT_TRUE(torch::equal(all[0].anchor, torch::full({3}, -0.5)));
+}
+
 TEST(Callbacks, WeightThatThrowsOnOneRankAbortsTheRoundOnAll) {
   expect_aborted_elsewhere(rank_one_throws([](std::function<void()> maybe_throw) {
     return SyncOptions{.weight = [=] {

@@ -162,8 +162,8 @@ TEST(Round, AbortsWhenAllWeightsAreZero) {
   EXPECT_TRUE(torch::equal(all[0].anchor, torch::full({3}, -1.5)));
 }
 
-TEST(Round, AbortsWhenAWeightIsNegativeOrNotFinite) {
-  for (const double bad : {-0.5, std::nan(""), HUGE_VAL}) {
+TEST(Round, AbortsWhenAWeightIsNegativeOrNotFiniteOrLostInFloat32) {
+  for (const double bad : {-0.5, std::nan(""), HUGE_VAL, 1e-50, 1e300}) {
     const auto all = with_weights({1, bad});
     testing::expect_same_outcomes(all);
     EXPECT_EQ(all[0].reports[0].outcome, Outcome::aborted);
