@@ -1,5 +1,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -176,7 +177,7 @@ void OuterLoopOptimizer::Impl::run_round(const Groups& groups) {
     if (!fragment->holds(optimizer::trainable(groups))) follow_parameters(groups);
     const SyncReport report = [&] {
       in_round = true;
-      const auto over = std::unique_ptr<bool, void (*)(bool*)>(&in_round, [](bool* flag) { *flag = false; });
+      const auto over = c10::make_scope_exit([this] { in_round = false; });
       return round::run(*fragment, exchange, terms(), optimizer::without_grad(groups));
     }();
     if (sync.on_sync) sync.on_sync(report);
