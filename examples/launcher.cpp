@@ -130,7 +130,7 @@ bool is_watched() { return std::getenv(watched) != nullptr; }
 int launch_replicas(int count, char** argv) {
   sigset_t signals, before;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGCHLD, SIGPIPE}) sigaddset(&signals, signal);  // SIGPIPE: from the store
   // Blocked before the store starts its threads, which inherit this, so that watch() alone gets them.
   pthread_sigmask(SIG_BLOCK, &signals, &before);
 

@@ -6,7 +6,9 @@
 namespace outerloop {
 
 /// An already built process group, for example the one DDP uses. Its timeouts apply. The group must have a backend for
-/// `device`; the Communicator shares ownership of it, until a call fails.
+/// `device`; the Communicator shares ownership of it, until a call fails. Ignore SIGPIPE, as Python does, before you
+/// build one over Gloo: its threads are killed by it, and the process with them, when a peer dies. (connect_* sees to
+/// that itself.)
 std::shared_ptr<Communicator> from_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group, at::Device device);
 
 }  // namespace outerloop

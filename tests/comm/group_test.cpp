@@ -5,7 +5,10 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <set>
 
 #include "comm/gloo.hpp"
 #include "comm/pair.hpp"
@@ -72,6 +75,26 @@ TEST(Group, IsMadeAtASecondAttemptWhenTheFirstCameToNothing) {
     EXPECT_THROW(alone(early), CommError);
     on_two_threads([&](int rank) { expect_sums(pair_over(store, rank)); });
   }
+}
+
+/// The threads of this process in which SIGPIPE would be delivered.
+std::set<std::string> threads_that_a_closed_connection_kills() {
+  std::set<std::string> threads;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (!line.starts_with("SigBlk:")) continue;
+      const bool blocked = std::stoull(line.substr(7), nullptr, 16) >> (SIGPIPE - 1) & 1;
+      if (!blocked) threads.insert(task.path().filename());
+    }
+  }
+  return threads;
+}
+
+TEST(Group, HasNoThreadThatAClosedConnectionKills) {
+  const auto before = threads_that_a_closed_connection_kills();
+  const auto group = testing::gloo_group(2);
+  EXPECT_EQ(threads_that_a_closed_connection_kills(), before);
 }
 
 TEST(Group, StaysUnusableAfterAFailure) {
