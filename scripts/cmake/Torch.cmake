@@ -30,6 +30,13 @@ target_link_libraries(outerloop_torch INTERFACE ${torch_folder}/lib/libtorch_cpu
 # The wheel finds its CUDA runtime by itself; a program that links only libtorch_cpu needs no more than these folders.
 target_link_options(outerloop_torch INTERFACE "LINKER:-rpath,${torch_folder}/lib")
 
+# For find_package(OpenMP): libtorch brings an OpenMP runtime, which is the one that is loaded.
+file(GLOB torch_openmp ${torch_folder}/lib/libgomp*.so*)
+if(torch_openmp)
+  list(GET torch_openmp 0 torch_openmp)
+  set(OpenMP_gomp_LIBRARY ${torch_openmp} CACHE FILEPATH "OpenMP runtime")
+endif()
+
 # ProcessGroupGloo.hpp includes five gloo headers that libtorch does not ship. Real ones are used when they are there.
 find_path(OUTERLOOP_GLOO_REAL gloo/context.h HINTS ${torch_folder}/include)
 if(OUTERLOOP_GLOO_REAL)
