@@ -7,6 +7,7 @@
 #include "optimizer/models.hpp"
 #include "support/faults.hpp"
 #include "support/ranks.hpp"
+#include "support/temp_folder.hpp"
 
 /// Training that was saved and loaded goes on with the bits it would have had.
 
@@ -199,21 +200,18 @@ TEST(Resumed, InANewProcessContinuesBitForBit) {
     torch::save(run.model.params, from / "continued.pt");
     return;
   }
-  std::string folder = ::testing::TempDir() + "outerloop-resume-XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const std::filesystem::path to(folder);
+  const TempFolder to;
   run.train_to(sync_every + 1);
   torch::save(run.model.params, to / "params.pt");
   torch::save(*run.optimizer, to / "optimizer.pt");
-  const std::string again = std::string(variable) + "='" + folder + "' '" +
+  const std::string again = std::string(variable) + "='" + to.path().string() + "' '" +
                             std::filesystem::read_symlink("/proc/self/exe").string() +
-                            "' --gtest_filter=Resumed.InANewProcessContinuesBitForBit > '" + folder + "/log'";
-  ASSERT_EQ(std::system(again.c_str()), 0) << "see " << folder;
+                            "' --gtest_filter=Resumed.InANewProcessContinuesBitForBit > '" + (to / "log") + "'";
+  ASSERT_EQ(std::system(again.c_str()), 0) << std::ifstream(to / "log").rdbuf();
   run.train_to(last_step);
   std::vector<Tensor> continued;
   torch::load(continued, to / "continued.pt");
   EXPECT_TRUE(same_bits(continued, run.model.params));
-  std::filesystem::remove_all(to);
 }
 
 TEST(Load, ReplacesStateThatTheFileLacks) {

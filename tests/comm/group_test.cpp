@@ -13,6 +13,7 @@
 #include "comm/gloo.hpp"
 #include "comm/pair.hpp"
 #include "support/ranks.hpp"
+#include "support/temp_folder.hpp"
 #include "support/tensors.hpp"
 
 // How groups are made, how they fail and in which order they may go.
@@ -30,11 +31,9 @@ std::shared_ptr<Communicator> pair_over(c10::intrusive_ptr<c10d::Store> store, i
 }
 
 TEST(Group, MeetsOverAFileStore) {
-  std::string folder = (std::filesystem::temp_directory_path() / "outerloop-XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const testing::TempFolder folder;
   on_two_threads(
-      [&](int rank) { expect_sums(pair_over(c10::make_intrusive<c10d::FileStore>(folder + "/store", 2), rank)); });
-  std::filesystem::remove_all(folder);
+      [&](int rank) { expect_sums(pair_over(c10::make_intrusive<c10d::FileStore>(folder / "store", 2), rank)); });
 }
 
 TEST(Group, MayBeOneOfSeveralOverTheSameStore) {

@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/temp_folder.hpp"
+
 namespace outerloop::testing {
 
 inline std::string contents(const std::filesystem::path& path) {
@@ -24,21 +26,6 @@ inline std::string contents(const std::filesystem::path& path) {
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
 }
-
-/// A folder of its own, removed with what is in it.
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "outerloop-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  TempFolder(const TempFolder&) = delete;
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// False if it did not come true in time.
 inline bool eventually(const std::function<bool()>& is_true, std::chrono::seconds within = std::chrono::seconds(60)) {

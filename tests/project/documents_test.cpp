@@ -59,7 +59,7 @@ TEST(Documents, OptionsInTheReadmeAreThoseOfTheHeadersWithTheirDefaults) {
 TEST(Documents, NoFileHoldsAPathOfOneMachine) {
   static const std::regex path(R"rx((^|[^\w.~-])/(home|work|root|farm|mnt|Users)/)rx");
   EXPECT_TRUE(std::regex_search(std::string("see /") + "home/me/x", path));
-  EXPECT_FALSE(std::regex_search(std::string("lib/work/x and ~/home/"), path));
+  EXPECT_FALSE(std::regex_search(std::string("lib/wo") + "rk/x and ~/ho" + "me/", path));
   size_t seen = 0;
   for (const char* part : {"include", "src", "cuda", "tests", "bench", "examples", "scripts", ".ci", "CMakeLists.txt",
                            "README.md", "LICENSE", ".gitignore", ".clang-format"}) {

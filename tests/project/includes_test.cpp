@@ -23,9 +23,10 @@ const std::string c10d = "torch/csrc/distributed/c10d/";
 const std::string all_below_round = "params/* comm/* outer/* kernels/* ";
 
 const std::vector<Rule> rules = {
-    // Public headers are cheap to include: one class of libtorch each, never torch/torch.h. math.hpp is for devices
-    // too.
-    {"include/outerloop/math.hpp", ""},
+    // Public headers are cheap to include: one class of libtorch each, never torch/torch.h. These two are for
+    // devices too.
+    {"include/outerloop/formats.hpp", ""},
+    {"include/outerloop/math.hpp", "outerloop/formats.hpp"},
     {"include/outerloop/c10d.hpp", "outerloop/communicator.hpp " + c10d + "ProcessGroup.hpp"},
     {"include/outerloop/*", "outerloop/* ATen/Tensor.h torch/optim/optimizer.h"},
 
@@ -97,6 +98,7 @@ TEST(Includes, TheTableRefusesEachCrossing) {
   EXPECT_FALSE(may_include("include/outerloop/outer_loop.hpp", "torch/torch.h"));
   EXPECT_FALSE(may_include("include/outerloop/outer_loop.hpp", c10d + "ProcessGroup.hpp"));
   EXPECT_FALSE(may_include("include/outerloop/math.hpp", "ATen/Tensor.h"));
+  EXPECT_FALSE(may_include("include/outerloop/formats.hpp", "ATen/Tensor.h"));
   EXPECT_FALSE(may_include("cuda/apply.cu", "ATen/Tensor.h"));
   EXPECT_FALSE(may_include("src/elsewhere/x.cpp", "kernels/cpu.hpp"));  // a folder that the table does not know
   EXPECT_TRUE(may_include("src/round/x.cpp", "params/check.hpp"));

@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -7,6 +6,7 @@
 #include <outerloop/outerloop.hpp>
 
 #include "support/ranks.hpp"
+#include "support/temp_folder.hpp"
 
 /// The C++ blocks of README.md, run as they stand there; each test supplies what its block takes for granted.
 
@@ -47,19 +47,12 @@ double mean_loss(Classifier& model) {
 /// A working directory of its own, for recipes that write files.
 class Folder {
  public:
-  Folder() {
-    std::string made = (std::filesystem::temp_directory_path() / "outerloop-XXXXXX").string();
-    if (mkdtemp(made.data()) == nullptr) throw std::runtime_error("mkdtemp failed: " + made);
-    folder_ = made;
-    std::filesystem::current_path(folder_);
-  }
-  ~Folder() {
-    std::filesystem::current_path(before_);
-    std::filesystem::remove_all(folder_);
-  }
+  Folder() { std::filesystem::current_path(folder_.path()); }
+  ~Folder() { std::filesystem::current_path(before_); }
 
  private:
-  std::filesystem::path before_ = std::filesystem::current_path(), folder_;
+  const std::filesystem::path before_ = std::filesystem::current_path();
+  const TempFolder folder_;
 };
 
 TEST(Readme, TenLinesTrainAndSave) {
