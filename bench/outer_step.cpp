@@ -88,7 +88,7 @@ template <class Body>
 void over_blocks(Problem& p, const Body& body) {
   float* to = p.wire.mutable_data_ptr<float>();
   const float *from = p.anchor.const_data_ptr<float>(), *and_from = p.velocity.const_data_ptr<float>();
-  kernels::for_each_block(p.wire.numel(), [&](int64_t, int64_t begin, int64_t end) {
+  kernels::cpu::for_each_block(p.wire.numel(), [&](int64_t, int64_t begin, int64_t end) {
     body(to + begin, from + begin, and_from + begin, end - begin);
   });
 }
@@ -104,8 +104,8 @@ void copy(Problem& p) {
 }
 void copy_past_caches(Problem& p) {
   over_blocks(p, [](float* to, const float* from, const float*, int64_t n) {
-    kernels::stream(to, from, n);
-    kernels::stream_fence();
+    kernels::cpu::stream(to, from, n);
+    kernels::cpu::stream_fence();
   });
 }
 void triad(Problem& p) {
@@ -113,13 +113,13 @@ void triad(Problem& p) {
 }
 void triad_past_caches(Problem& p) {
   over_blocks(p, [](float* to, const float* a, const float* b, int64_t n) {
-    alignas(64) float tile[kernels::tile_size];
-    for (int64_t i = 0; i < n; i += kernels::tile_size) {
-      const int64_t m = std::min(kernels::tile_size, n - i);
+    alignas(64) float tile[kernels::cpu::tile_size];
+    for (int64_t i = 0; i < n; i += kernels::cpu::tile_size) {
+      const int64_t m = std::min(kernels::cpu::tile_size, n - i);
       triad_run(tile, a + i, b + i, m);
-      kernels::stream(to + i, tile, m);
+      kernels::cpu::stream(to + i, tile, m);
     }
-    kernels::stream_fence();
+    kernels::cpu::stream_fence();
   });
 }
 

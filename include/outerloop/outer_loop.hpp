@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct SyncOptions {
   Start start = Start::broadcast;
   OnAbort on_abort = OnAbort::rollback;
   OnMismatch on_mismatch = OnMismatch::repair;
+  std::optional<at::Device> anchor_device =
+      std::nullopt;                     ///< of anchor, slots and wire: at::kCPU keeps them off the GPU
   std::vector<std::string> names = {};  ///< parameter names, over all groups, for messages and checkpoints
   std::function<double()> weight =
       nullptr;  ///< this replica's share of the mean, for example tokens since the last round; 0, or 1e-9 to 1e15
@@ -50,8 +53,14 @@ struct SyncOptions {
 /// at the next round, one of a group added later joins at the next step(), on all replicas alike. A tensor put in the
 /// place of another inside a group is found out about at the next round; until then the old one is trained.
 ///
+/// Parameters may be on the CPU, on GPUs, or on both; the group may be on either. Work of a round on a GPU goes to its
+/// current stream: after the inner step, before the next forward pass. The host waits for the header's few numbers and
+/// for the reduction, and with on_sync for the round's end.
+///
 /// Not thread-safe. Construction, step(), sync() and reconnect() are collective. Memory: 8 bytes per trainable element
-/// for anchor and wire, 4 more for each slot of the rule; twice that for float64.
+/// for anchor and wire, 4 more for each slot of the rule; twice that for float64. It is beside the parameters, or on
+/// the CPU with anchor_device: then only parameters cross the bus, by way of 32 MiB of pinned memory, and rounds run on
+/// the CPU. 32 MiB too where the group is on another device than the wire.
 class OuterLoopOptimizer : public torch::optim::Optimizer {
  public:
   /// Throws c10::Error for unusable arguments, naming argument and value; ConsistencyError on every rank if options,

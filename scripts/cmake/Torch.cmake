@@ -17,6 +17,7 @@ foreach(name torch_cpu c10)
                         "scripts/setup.sh again, or point OUTERLOOP_TORCH at another libtorch.")
   endif()
 endforeach()
+set(OUTERLOOP_TORCH_FOLDER "${torch_folder}")
 message(STATUS "libtorch: ${torch_folder}")
 
 add_library(outerloop_torch INTERFACE)

@@ -8,11 +8,11 @@
 
 #include <outerloop/math.hpp>
 
-#include "kernels/cpu.hpp"
+#include "kernels/kernels.hpp"
 
 /// How a flat vector is walked: blocks of fixed size over the threads, and within a block the parameters it touches.
 
-namespace outerloop::kernels {
+namespace outerloop::kernels::cpu {
 
 /// Elements per block: 3 streams of 128 KiB stay in a core's L2, and a block is long enough to pay for a task.
 inline constexpr int64_t block_size = 32768;
@@ -67,4 +67,4 @@ void for_each_run(const Segments& params, int64_t begin, int64_t end, const Body
   }
 }
 
-}  // namespace outerloop::kernels
+}  // namespace outerloop::kernels::cpu

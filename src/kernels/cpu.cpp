@@ -3,7 +3,7 @@
 #include "kernels/blocks.hpp"
 #include "kernels/loops.hpp"
 
-namespace outerloop::kernels {
+namespace outerloop::kernels::cpu {
 
 namespace {
 
@@ -53,7 +53,7 @@ double apply_as(const Segments& params, S* anchor, S* velocity, const S* wire, i
 
 }  // namespace
 
-Summary send(const Segments& params, const Tensor& anchor, const Tensor& wire, double weight) {
+Summary send(const Segments& params, const Tensor& anchor, const Tensor& wire, double weight, int64_t first) {
   return with_state_type(anchor, [&](auto zero) {
     using S = decltype(zero);
     const S* from = anchor.const_data_ptr<S>();
@@ -61,7 +61,7 @@ Summary send(const Segments& params, const Tensor& anchor, const Tensor& wire, d
     return sum_over_blocks<Summary>(anchor.numel(), [&](int64_t begin, int64_t end) {
       Summary sum;
       for_each_run<S>(params, begin, end, [&](const auto* data, int64_t flat, int64_t n) {
-        sum += send_run(from + flat, data, to + flat, n, static_cast<S>(weight), flat);
+        sum += send_run(from + flat, data, to + flat, n, static_cast<S>(weight), first + flat);
       });
       return sum;
     });
@@ -145,4 +145,4 @@ Summary summarize(const Tensor& flat) {
   });
 }
 
-}  // namespace outerloop::kernels
+}  // namespace outerloop::kernels::cpu

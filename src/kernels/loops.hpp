@@ -6,7 +6,7 @@
 
 #include <outerloop/math.hpp>
 
-#include "kernels/cpu.hpp"
+#include "kernels/kernels.hpp"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -25,7 +25,7 @@
 #define OUTERLOOP_CLONES
 #endif
 
-namespace outerloop::kernels {
+namespace outerloop::kernels::cpu {
 
 /// Elements computed into the L1 cache before they are written past the caches.
 inline constexpr int64_t tile_size = 1024;
@@ -159,4 +159,4 @@ OUTERLOOP_CLONES Summary summarize_run(const S* __restrict values, int64_t n, in
   return {sum_squares, non_finite, print};
 }
 
-}  // namespace outerloop::kernels
+}  // namespace outerloop::kernels::cpu

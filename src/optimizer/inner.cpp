@@ -100,4 +100,21 @@ std::string describe(const Groups& groups, const std::vector<std::string>& names
   return text;
 }
 
+std::string describe_devices(const Groups& groups, const std::optional<at::Device>& anchor_device) {
+  std::string text;
+  std::vector<at::Device> met;
+  std::string before = c10::str(at::kCPU);
+  for_each_parameter(groups, [&](size_t index, const at::Tensor& param) {
+    const at::Device device = param.device();
+    auto found = std::find(met.begin(), met.end(), device);
+    if (found == met.end()) found = met.insert(met.end(), device);
+    const std::string here = device.is_cpu() ? c10::str(at::kCPU) : c10::str(device.type(), " #", found - met.begin());
+    if (here != before) text += c10::str("parameters from ", index, " on: ", here, "\n");
+    before = here;
+  });
+  if (!text.empty())
+    text += c10::str("wires on ", anchor_device && anchor_device->is_cpu() ? "cpu" : "the parameters' devices", "\n");
+  return text;
+}
+
 }  // namespace outerloop::optimizer

@@ -2,6 +2,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,5 +28,9 @@ std::vector<int64_t> without_grad(const Groups& groups);  ///< indices of traina
 
 /// A line for each: "parameter 3 'fc.weight': Float [4, 3], frozen".
 std::string describe(const Groups& groups, const std::vector<std::string>& names);
+
+/// Where the parameters are, as far as replicas must agree: a line for each run of them that is not on the CPU, its
+/// devices counted as they come; and where their wires are, which decides how these travel.
+std::string describe_devices(const Groups& groups, const std::optional<at::Device>& anchor_device);
 
 }  // namespace outerloop::optimizer

@@ -22,6 +22,16 @@ void check_parameters(const Groups& groups, const std::vector<std::string>& name
               optimizer::parameters(groups).size(), ", none of which requires grad");
 }
 
+void check_anchor_device(const SyncOptions& sync, const Groups& groups) {
+  if (!sync.anchor_device || sync.anchor_device->is_cpu()) return;
+  const at::Device wanted = *sync.anchor_device;
+  for (const Tensor& param : optimizer::trainable(groups)) {
+    const at::Device device = param.device();
+    TORCH_CHECK(wanted == device || wanted == at::Device(device.type()), "anchor_device is ", wanted,
+                " where a parameter is on ", device, "; it must be cpu, or the device of all parameters");
+  }
+}
+
 /// 0 for options that have no lr.
 double lr_of(const torch::optim::OptimizerOptions& options) {
   try {
@@ -39,7 +49,7 @@ const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_p
     TORCH_CHECK(inner, "inner is null: give an optimizer");
     TORCH_CHECK(comm, "comm is null: use connect_from_env(), or connect_alone() for a group of one");
     TORCH_CHECK(rule, "rule is null: give an OuterRule");
-    TORCH_CHECK(comm->device().is_cpu(), "comm is on ", comm->device(), "; this build supports cpu");
+    round::check_device(*comm);
     TORCH_CHECK(sync_every >= 1, "sync_every must be >= 1, got ", sync_every);
     TORCH_CHECK(streaming.keep_local >= 0 && streaming.keep_local <= 1, "keep_local must be in [0, 1], got ",
                 streaming.keep_local);
@@ -53,6 +63,7 @@ const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_p
       TORCH_CHECK(std::isfinite(lr) && lr >= 0, "the inner optimizer's lr must be finite and >= 0, got ", lr);
     }
     check_parameters(groups, sync.names);
+    check_anchor_device(sync, groups);
     return &groups;
   });
 }
@@ -91,13 +102,14 @@ std::string OuterLoopOptimizer::Impl::describe(const Groups& groups) const {
                   "\nkeep_local ", exact(streaming.keep_local), "\nstart ", name(sync.start), "\non_abort ",
                   sync.on_abort == OnAbort::rollback ? "rollback" : "keep_local", "\non_mismatch ",
                   sync.on_mismatch == OnMismatch::repair ? "repair" : "fail", "\n",
-                  optimizer::parameters(groups).size(), " parameters\n", optimizer::describe(groups, sync.names));
+                  optimizer::parameters(groups).size(), " parameters\n", optimizer::describe(groups, sync.names),
+                  optimizer::describe_devices(groups, sync.anchor_device));
 }
 
 /// Outer state of the trainable parameters; what there is already is taken over.
 round::Fragment OuterLoopOptimizer::Impl::fragment_of(const Groups& groups) const {
   return {optimizer::trainable(groups), optimizer::labels_of_trainable(groups, sync.names), rule->slots(),
-          fragment ? &*fragment : nullptr};
+          sync.anchor_device, fragment ? &*fragment : nullptr};
 }
 
 void OuterLoopOptimizer::Impl::agree(const Groups& groups) {
@@ -127,7 +139,7 @@ void OuterLoopOptimizer::Impl::follow_parameters(const Groups& groups) {
   agree(groups);
   if (!optimizer::same_tensors(groups, inner->param_groups())) optimizer::hand_on_parameters(groups, *inner);
   // A thawed parameter may have been trained since: all take one anchor for it, and keep their own steps from there.
-  fragment->share_anchors(exchange.comm(), joining);
+  fragment->share_anchors(exchange, joining);
 }
 
 // ---- steps ----

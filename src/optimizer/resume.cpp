@@ -15,7 +15,7 @@ void OuterLoopOptimizer::reconnect(std::shared_ptr<Communicator> comm) { impl_->
 void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm) {
   const at::NoGradGuard no_grad;
   TORCH_CHECK(comm, "reconnect: comm is null");
-  TORCH_CHECK(comm->device().is_cpu(), "reconnect: comm is on ", comm->device(), "; this build supports cpu");
+  round::check_device(*comm);
   round::Exchange next(std::move(comm));
   round::Header mine = round::header(round::Talk::reconnect, *fragment, terms());
   mine.fingerprint = fragment->fingerprint();
@@ -24,7 +24,7 @@ void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm) {
   if (!meeting.texts.empty()) throw ConsistencyError("replicas cannot train together: " + round::explain(meeting));
   const int root = round::most_advanced(meeting.headers);
   const round::Header& leader = meeting.headers[root];
-  fragment->broadcast_state(next.comm(), root);
+  fragment->broadcast_state(next, root);
   if (mine.round != leader.round || mine.fingerprint != leader.fingerprint) fragment->rollback();
   fragment->set_rounds(leader.round);
   inner_step = leader.inner_step;

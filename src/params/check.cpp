@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/kernels.hpp"
+
 namespace outerloop::params {
 
 namespace {
@@ -50,7 +52,8 @@ void check(const std::vector<at::Tensor>& params, const std::vector<std::string>
     TORCH_CHECK(is_supported(param.scalar_type()), label(i, names), " has type ", param.scalar_type(),
                 "; supported are float32, float64, bfloat16 and float16");
     TORCH_CHECK(param.layout() == at::kStrided, label(i, names), " has layout ", param.layout(), "; it must be dense");
-    TORCH_CHECK(param.device().is_cpu(), label(i, names), " is on ", param.device(), "; this build supports cpu");
+    TORCH_CHECK(kernels::runs_on(param.device()), label(i, names), " is on ", param.device(), "; this build supports ",
+                kernels::runs_on(at::kCUDA) ? "cpu and cuda" : "cpu");
     TORCH_CHECK(!param.is_neg() && !param.is_conj(), label(i, names), " is a lazily negated or conjugated view");
     TORCH_CHECK(!overlaps_itself(param), label(i, names), " is an expanded tensor, whose elements share memory");
     identities.emplace_back(param.unsafeGetTensorImpl(), i);

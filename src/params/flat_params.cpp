@@ -15,12 +15,15 @@ FlatParams::FlatParams(std::vector<Tensor> params) : impl_(std::make_unique<Impl
   impl.dense.resize(impl.tensors.size());
   for (size_t i = 0; i < impl.tensors.size(); ++i) impl.labels.push_back(params::label(i, {}));
   if (!impl.tensors.empty() && impl.tensors[0].scalar_type() == at::kDouble) impl.dtype = at::kDouble;
+  if (!impl.tensors.empty()) impl.memory.device = impl.tensors[0].device();
   for (size_t i = 0; i < impl.tensors.size(); ++i) {
     const Tensor& param = impl.tensors[i];
     TORCH_CHECK((param.scalar_type() == at::kDouble) == (impl.dtype == at::kDouble), impl.labels[i], " has type ",
                 param.scalar_type(), " where parameter 0 has ", impl.tensors[0].scalar_type(),
                 "; float64 parameters need a FlatParams of their own");
-    impl.segments.push_back({nullptr, param.scalar_type(), impl.numel, param.numel()});
+    TORCH_CHECK(param.device() == impl.device(), impl.labels[i], " is on ", param.device(), " where parameter 0 is on ",
+                impl.device(), "; parameters of each device need a FlatParams of their own");
+    impl.memory.segments.push_back({nullptr, param.scalar_type(), impl.numel, param.numel()});
     impl.numel += param.numel();
   }
 }
@@ -31,17 +34,18 @@ FlatParams::~FlatParams() = default;
 
 int64_t FlatParams::numel() const { return impl_->numel; }
 at::ScalarType FlatParams::dtype() const { return impl_->dtype; }
+at::Device FlatParams::device() const { return impl_->device(); }
 const std::vector<Tensor>& FlatParams::tensors() const { return impl_->tensors; }
 
-const kernels::Segments& FlatParams::Impl::pull() {
+kernels::Params& FlatParams::Impl::pull() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& param = tensors[i];
-    kernels::Segment& segment = segments[i];
+    kernels::Segment& segment = memory.segments[i];
     TORCH_CHECK(param.scalar_type() == segment.dtype, labels[i], " was ", segment.dtype,
                 " when its optimizer was made and is ", param.scalar_type(), " now; convert the model before that");
-    TORCH_CHECK(param.device().is_cpu(), labels[i], " was on cpu when its optimizer was made and is on ",
-                param.device(), " now");
+    TORCH_CHECK(param.device() == device(), labels[i], " was on ", device(), " when its optimizer was made and is on ",
+                param.device(), " now; move the model before that");
     TORCH_CHECK(param.numel() == segment.numel, labels[i], " had ", segment.numel,
                 " elements when its optimizer was made and has ", param.numel(), " now");
     if (param.is_contiguous()) {
@@ -53,7 +57,7 @@ const kernels::Segments& FlatParams::Impl::pull() {
       segment.data = dense[i].mutable_data_ptr();
     }
   }
-  return segments;
+  return memory;
 }
 
 void FlatParams::Impl::push() {
@@ -68,7 +72,7 @@ void FlatParams::Impl::push() {
 }
 
 Tensor FlatParams::gather() const {
-  Tensor flat = at::empty({impl_->numel}, at::TensorOptions().dtype(impl_->dtype));
+  Tensor flat = at::empty({impl_->numel}, at::TensorOptions().dtype(impl_->dtype).device(impl_->device()));
   kernels::gather(impl_->pull(), flat);
   return flat;
 }

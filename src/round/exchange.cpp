@@ -9,6 +9,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "kernels/kernels.hpp"
+
 namespace outerloop::round {
 
 namespace {
@@ -37,19 +39,19 @@ std::string first_difference(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-Exchange::Exchange(std::shared_ptr<Communicator> comm) : comm_(std::move(comm)) {
-  if (comm_->size() == 1) return;
-  const auto bytes = at::TensorOptions().dtype(at::kByte).device(comm_->device());
+Exchange::Exchange(std::shared_ptr<Communicator> comm) : reach_(std::move(comm)) {
+  if (size() == 1) return;
+  const auto bytes = at::TensorOptions().dtype(at::kByte);
   mine_ = at::empty({static_cast<int64_t>(sizeof(Header))}, bytes);
-  rows_ = at::empty({comm_->size(), static_cast<int64_t>(sizeof(Header))}, bytes);
+  rows_ = at::empty({size(), static_cast<int64_t>(sizeof(Header))}, bytes);
 }
 
 Meeting Exchange::meet(Header mine, const std::string& text) {
   mine.text_bytes = static_cast<uint32_t>(text.size());
-  std::vector<Header> headers(comm_->size(), mine);
-  if (comm_->size() > 1) {
+  std::vector<Header> headers(size(), mine);
+  if (size() > 1) {
     std::memcpy(mine_.mutable_data_ptr(), &mine, sizeof(Header));
-    comm_->all_gather(rows_, mine_).wait();
+    from(at::kCPU).all_gather(rows_, mine_).wait();
     std::memcpy(headers.data(), rows_.const_data_ptr(), headers.size() * sizeof(Header));
   }
   const bool tell = out_of_step(headers).empty() && (first_failed(headers) >= 0 || !same_description(headers));
@@ -57,18 +59,23 @@ Meeting Exchange::meet(Header mine, const std::string& text) {
 }
 
 std::vector<std::string> Exchange::texts(const std::vector<Header>& headers, const std::string& mine) {
-  if (comm_->size() == 1) return {mine};
+  if (size() == 1) return {mine};
   int64_t longest = 1;
   for (const Header& header : headers) longest = std::max(longest, int64_t{header.text_bytes});
   const Tensor text = at::zeros({longest}, mine_.options());
-  const Tensor rows = at::empty({comm_->size(), longest}, mine_.options());
+  const Tensor rows = at::empty({size(), longest}, mine_.options());
   std::memcpy(text.mutable_data_ptr(), mine.data(), mine.size());
-  comm_->all_gather(rows, text).wait();
+  from(at::kCPU).all_gather(rows, text).wait();
   std::vector<std::string> all;
   for (size_t rank = 0; rank < headers.size(); ++rank) {
     all.emplace_back(static_cast<const char*>(rows.const_data_ptr()) + rank * longest, headers[rank].text_bytes);
   }
   return all;
+}
+
+void check_device(const Communicator& comm) {
+  TORCH_CHECK(kernels::runs_on(comm.device()), "comm is on ", comm.device(), "; this build supports ",
+              kernels::runs_on(at::kCUDA) ? "cpu and cuda" : "cpu");
 }
 
 std::string explain(const Meeting& meeting) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/staged.hpp"
 #include "round/header.hpp"
 
 namespace outerloop::round {
@@ -19,8 +20,10 @@ struct Meeting {
 class Exchange {
  public:
   explicit Exchange(std::shared_ptr<Communicator> comm);
-  Communicator& comm() const { return *comm_; }
-  const std::shared_ptr<Communicator>& group() const { return comm_; }
+  const std::shared_ptr<Communicator>& group() const { return reach_.group(); }
+  int size() const { return group()->size(); }
+  int rank() const { return group()->rank(); }
+  Communicator& from(at::Device device) { return reach_.from(device); }  ///< the group, for tensors there
 
   /// Collective; throws CommError. `text` is this rank's description, or what failed here.
   Meeting meet(Header mine, const std::string& text);
@@ -28,9 +31,12 @@ class Exchange {
  private:
   std::vector<std::string> texts(const std::vector<Header>& headers, const std::string& mine);
 
-  std::shared_ptr<Communicator> comm_;
-  Tensor mine_, rows_;  // bytes of headers, kept between rounds
+  comm::Reach reach_;
+  Tensor mine_, rows_;  // bytes of headers, on the CPU, kept between rounds
 };
+
+/// Throws c10::Error unless this build supports the group's device.
+void check_device(const Communicator& comm);
 
 /// The text of the first rank that failed, or the first line in which two ranks' texts differ.
 std::string explain(const Meeting& meeting);

@@ -1,12 +1,13 @@
 #include "round/fragment.hpp"
 
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <unordered_map>
 
@@ -89,28 +90,41 @@ void take_over(Bucket& bucket, const Places& before) {
 
 }  // namespace
 
-std::vector<FlatParams> split_by_state_type(const std::vector<Tensor>& params) {
-  std::vector<Tensor> single, twice;
-  for (const Tensor& param : params) (param.scalar_type() == at::kDouble ? twice : single).push_back(param);
+std::vector<FlatParams> split(const std::vector<Tensor>& params) {
+  std::vector<at::Device> devices;
+  for (const Tensor& param : params) {
+    if (std::find(devices.begin(), devices.end(), param.device()) == devices.end()) devices.push_back(param.device());
+  }
   std::vector<FlatParams> parts;
-  if (!single.empty()) parts.emplace_back(std::move(single));
-  if (!twice.empty()) parts.emplace_back(std::move(twice));
+  for (const at::Device device : devices) {
+    for (const bool twice : {false, true}) {
+      std::vector<Tensor> part;
+      std::copy_if(params.begin(), params.end(), std::back_inserter(part), [&](const Tensor& param) {
+        return param.device() == device && (param.scalar_type() == at::kDouble) == twice;
+      });
+      if (!part.empty()) parts.emplace_back(std::move(part));
+    }
+  }
   return parts;
 }
 
 Fragment::Fragment(const std::vector<Tensor>& params, const std::vector<std::string>& labels, int slots,
-                   const Fragment* before)
+                   std::optional<at::Device> anchor_device, const Fragment* before)
     : params_(params) {
   std::unordered_map<const void*, std::string> label_of;
   for (size_t i = 0; i < params.size(); ++i) label_of[params[i].unsafeGetTensorImpl()] = labels[i];
   const Places old = before ? places(*before) : Places{};
-  for (FlatParams& part : split_by_state_type(params)) {
+  for (FlatParams& part : split(params)) {
     Bucket& bucket = buckets_.emplace_back(Bucket{std::move(part), {}, {}});
-    bucket.state.anchor = bucket.params.gather();
-    for (int i = 0; i < slots; ++i) bucket.state.slots.push_back(at::zeros_like(bucket.state.anchor));
-    bucket.wire = at::empty_like(bucket.state.anchor);
-    take_over(bucket, old);
     FlatParams::Impl& impl = bucket.params.impl();
+    const bool on_cpu = anchor_device && anchor_device->is_cpu();
+    const auto flat = at::TensorOptions().dtype(impl.dtype).device(on_cpu ? at::Device(at::kCPU) : impl.device());
+    const bool crosses = flat.device().is_cpu() && !impl.device().is_cpu();
+    bucket.state.anchor = at::empty({impl.numel}, flat);
+    kernels::gather(impl.pull(), bucket.state.anchor);
+    for (int i = 0; i < slots; ++i) bucket.state.slots.push_back(at::zeros_like(bucket.state.anchor));
+    bucket.wire = at::empty({impl.numel}, flat.pinned_memory(crosses));
+    take_over(bucket, old);
     for (size_t i = 0; i < impl.tensors.size(); ++i) impl.labels[i] = label_of[impl.tensors[i].unsafeGetTensorImpl()];
   }
   if (before) set_rounds(before->rounds());
@@ -128,61 +142,65 @@ kernels::Summary Fragment::send(double weight) {
   return sum;
 }
 
-void Fragment::reduce(Communicator& comm) {
+void Fragment::reduce(Exchange& exchange) {
   RECORD_FUNCTION("outerloop::reduce", {});
-  if (comm.size() == 1) return;
+  if (exchange.size() == 1) return;
   std::vector<Pending> sums;
-  for (Bucket& bucket : buckets_) sums.push_back(comm.all_reduce_sum(bucket.wire));
+  for (Bucket& bucket : buckets_) sums.push_back(exchange.from(bucket.wire.device()).all_reduce_sum(bucket.wire));
   for (Pending& sum : sums) sum.wait();
 }
 
-double Fragment::apply(const OuterRule& rule, double total_weight, double keep_local) {
+void Fragment::apply(const OuterRule& rule, double total_weight, double keep_local, double* sum_squares) {
   RECORD_FUNCTION("outerloop::apply", {});
-  double sum_squares = 0;
+  if (sum_squares) *sum_squares = 0;
   auto step = fused(rule);
   std::vector<OuterState> states = step ? std::vector<OuterState>{} : stepped(buckets_, rule, total_weight);
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
-    const kernels::Segments& params = bucket.params.impl().pull();
+    kernels::Params& params = bucket.params.impl().pull();
+    double part = 0;
+    double* const squares = sum_squares ? &part : nullptr;
     if (step) {
       step->inverse_weight = 1 / total_weight;
       step->keep_local = keep_local;
       const Tensor velocity = bucket.state.slots.empty() ? Tensor() : bucket.state.slots[0];
-      sum_squares += kernels::apply(params, bucket.state.anchor, velocity, bucket.wire, *step);
+      kernels::apply(params, bucket.state.anchor, velocity, bucket.wire, *step, squares);
     } else {
       bucket.state.anchor = states[i].anchor;
       bucket.state.slots = states[i].slots;
       kernels::scatter(params, bucket.state.anchor, keep_local);
-      sum_squares += kernels::summarize(bucket.wire).sum_squares;
+      if (squares) *squares = kernels::summarize(bucket.wire).sum_squares;
     }
+    if (sum_squares) *sum_squares += part;
     bucket.params.impl().push();
     ++bucket.state.round;
   }
-  return sum_squares;
 }
 
 void Fragment::rollback() {
   for (Bucket& bucket : buckets_) bucket.params.scatter(bucket.state.anchor);
 }
 
-void Fragment::broadcast_state(Communicator& comm, int root) {
-  if (comm.size() == 1) return;
+void Fragment::broadcast_state(Exchange& exchange, int root) {
+  if (exchange.size() == 1) return;
   // Into copies: a failure half way must not leave a new anchor beside an old velocity.
   std::vector<OuterState> states;
   for (const Bucket& bucket : buckets_) {
     const OuterState& state = states.emplace_back(copy_of(bucket.state));
+    Communicator& comm = exchange.from(state.anchor.device());
     comm.broadcast(state.anchor, root).wait();
     for (const Tensor& slot : state.slots) comm.broadcast(slot, root).wait();
   }
   for (size_t i = 0; i < states.size(); ++i) buckets_[i].state = std::move(states[i]);
 }
 
-void Fragment::share_anchors(Communicator& comm, const std::vector<Tensor>& of) {
-  if (comm.size() == 1) return;
+void Fragment::share_anchors(Exchange& exchange, const std::vector<Tensor>& of) {
+  if (exchange.size() == 1) return;
   const Places found = places(*this);
   for (const Tensor& param : of) {
     const auto& [bucket, offset] = found.at(param.unsafeGetTensorImpl());
-    comm.broadcast(bucket->state.anchor.narrow(0, offset, param.numel()), 0).wait();
+    const Tensor anchor = bucket->state.anchor.narrow(0, offset, param.numel());
+    exchange.from(anchor.device()).broadcast(anchor, 0).wait();
   }
 }
 

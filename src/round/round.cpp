@@ -63,11 +63,13 @@ void guarded(Offer& offer, const Part& part) {
 void commit(Fragment& fragment, Exchange& exchange, const Terms& terms, double total_weight, SyncReport& report) {
   {
     const Timed timed(report.reduce_wait);
-    fragment.reduce(exchange.comm());
+    fragment.reduce(exchange);
   }
   const Timed timed(report.apply);
-  report.mean_delta_norm = std::sqrt(fragment.apply(terms.rule, total_weight, terms.keep_local));
-  report.wire_bytes = all_reduce_bytes(fragment.wire_bytes(), exchange.comm().size());
+  double sum_squares = 0;
+  fragment.apply(terms.rule, total_weight, terms.keep_local, terms.sync.on_sync ? &sum_squares : nullptr);
+  report.mean_delta_norm = std::sqrt(sum_squares);
+  report.wire_bytes = all_reduce_bytes(fragment.wire_bytes(), exchange.size());
   report.round = fragment.rounds();
 }
 
@@ -89,7 +91,7 @@ Header header(Talk talk, const Fragment& fragment, const Terms& terms) {
 SyncReport run(Fragment& fragment, Exchange& exchange, const Terms& terms, std::vector<int64_t> without_grad) {
   SyncReport report{.inner_step = terms.inner_step,
                     .round = fragment.rounds(),
-                    .replicas = exchange.comm().size(),
+                    .replicas = exchange.size(),
                     .without_grad = std::move(without_grad)};
   Offer offer{header(Talk::round, fragment, terms), nullptr, terms.description.text};
   guarded(offer, [&] {
@@ -108,7 +110,7 @@ SyncReport run(Fragment& fragment, Exchange& exchange, const Terms& terms, std::
         throw ConsistencyError(meeting.texts.empty() ? verdict.reason
                                                      : c10::str(verdict.reason, ": ", explain(meeting)));
       case Verdict::Action::repair:
-        fragment.broadcast_state(exchange.comm(), verdict.root);
+        fragment.broadcast_state(exchange, verdict.root);
         report.reason = verdict.reason;
         continue;
       case Verdict::Action::abort:

@@ -5,7 +5,8 @@
 
 #include <outerloop/stages.hpp>
 
-#include "kernels/cpu.hpp"
+#include "comm/staged.hpp"
+#include "kernels/kernels.hpp"
 #include "params/flat_params.hpp"
 
 namespace outerloop {
@@ -13,9 +14,10 @@ namespace outerloop {
 namespace {
 
 void check_flat(const char* name, const Tensor& flat) {
-  TORCH_CHECK(flat.defined() && flat.is_contiguous() && flat.device().is_cpu() &&
+  TORCH_CHECK(flat.defined() && flat.is_contiguous() && kernels::runs_on(flat.device()) &&
                   (flat.scalar_type() == at::kFloat || flat.scalar_type() == at::kDouble),
-              name, " must be a contiguous float32 or float64 vector on the CPU, got ",
+              name, " must be a contiguous float32 or float64 vector on ",
+              kernels::runs_on(at::kCUDA) ? "the CPU or a GPU" : "the CPU", ", got ",
               flat.defined() ? c10::str(flat.scalar_type(), flat.sizes(), " on ", flat.device()) : "none");
 }
 
@@ -23,6 +25,11 @@ void check_same(const char* name, const Tensor& flat, int64_t numel, at::ScalarT
   check_flat(name, flat);
   TORCH_CHECK(flat.numel() == numel && flat.scalar_type() == dtype, name, " must be ", dtype, " of ", numel,
               " elements, got ", flat.scalar_type(), " of ", flat.numel());
+}
+
+void check_beside(const char* name, const Tensor& flat, const Tensor& anchor) {
+  check_same(name, flat, anchor.numel(), anchor.scalar_type());
+  TORCH_CHECK(flat.device() == anchor.device(), name, " is on ", flat.device(), " and anchor on ", anchor.device());
 }
 
 }  // namespace
@@ -42,8 +49,12 @@ DeltaSummary summarize(const Tensor& delta) {
 
 Pending mean_across(Communicator& comm, Tensor tensor) {
   TORCH_CHECK(tensor.defined() && tensor.is_floating_point(), "mean_across: needs a tensor of a floating type");
-  auto sum = std::make_shared<Pending>(comm.all_reduce_sum(tensor));
-  return Pending([sum, tensor, size = comm.size()]() mutable {
+  std::shared_ptr<comm::Staged> staged;
+  if (tensor.device() != comm.device() && comm.size() > 1) {
+    staged = std::make_shared<comm::Staged>(comm, tensor.device());
+  }
+  auto sum = std::make_shared<Pending>((staged ? *staged : comm).all_reduce_sum(tensor));
+  return Pending([sum, staged, tensor, size = comm.size()]() mutable {
     sum->wait();
     tensor.detach().mul_(1.0 / size);
   });
@@ -51,16 +62,16 @@ Pending mean_across(Communicator& comm, Tensor tensor) {
 
 void average_step(Tensor anchor, const Tensor& mean_delta) {
   check_flat("anchor", anchor);
-  check_same("mean_delta", mean_delta, anchor.numel(), anchor.scalar_type());
+  check_beside("mean_delta", mean_delta, anchor);
   kernels::step(anchor, {}, mean_delta, {});
 }
 
 void nesterov_step(Tensor anchor, Tensor velocity, const Tensor& mean_delta, double lr, double momentum,
                    bool nesterov) {
   check_flat("anchor", anchor);
-  check_same("mean_delta", mean_delta, anchor.numel(), anchor.scalar_type());
+  check_beside("mean_delta", mean_delta, anchor);
   TORCH_CHECK(velocity.defined() || momentum == 0, "nesterov_step: momentum ", momentum, " needs a velocity");
-  if (velocity.defined()) check_same("velocity", velocity, anchor.numel(), anchor.scalar_type());
+  if (velocity.defined()) check_beside("velocity", velocity, anchor);
   kernels::step(anchor, velocity, mean_delta, {.lr = lr, .momentum = momentum, .nesterov = nesterov});
 }
 

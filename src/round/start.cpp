@@ -35,8 +35,8 @@ Description::Description(std::string lines) : text(std::move(lines)), digest(XXH
 
 void agree(Exchange& exchange, const Description& description, const std::vector<Tensor>& params, Start start,
            int64_t inner_step, int64_t rounds) {
-  if (exchange.comm().size() == 1) return;
-  std::vector<FlatParams> parts = split_by_state_type(params);
+  if (exchange.size() == 1) return;
+  std::vector<FlatParams> parts = split(params);
   Header mine{.talk = Talk::start, .inner_step = inner_step, .round = rounds, .description = description.digest};
   if (start == Start::verify) mine.fingerprint = fingerprint_of(parts);
   const Meeting meeting = exchange.meet(mine, description.text);
@@ -46,8 +46,8 @@ void agree(Exchange& exchange, const Description& description, const std::vector
   if (start != Start::broadcast) return;
   for (FlatParams& part : parts) {
     const Tensor flat = part.gather();
-    exchange.comm().broadcast(flat, 0).wait();
-    if (exchange.comm().rank() != 0) part.scatter(flat);
+    exchange.from(flat.device()).broadcast(flat, 0).wait();
+    if (exchange.rank() != 0) part.scatter(flat);
   }
 }
 

@@ -88,7 +88,7 @@ struct Threads {
   const int before = at::get_num_threads();
 };
 
-constexpr int64_t streamed = kernels::stream_from;
+constexpr int64_t streamed = kernels::cpu::stream_from;
 
 struct Fused : ::testing::TestWithParam<Types> {};
 

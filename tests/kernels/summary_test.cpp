@@ -39,7 +39,8 @@ TEST(Summary, HasTheSquaresOfTheMeanDeltaAfterApply) {
     const Tensor wire = exact(numel, at::kFloat), anchor = at::zeros_like(wire);
     const Tensor velocity = with_velocity ? at::zeros_like(wire) : Tensor();
     FlatParams params({at::zeros({numel})});
-    const double squares = kernels::apply(params.impl().pull(), anchor, velocity, wire, {.inverse_weight = 0.25});
+    double squares = 0;
+    kernels::apply(params.impl().pull(), anchor, velocity, wire, {.inverse_weight = 0.25}, &squares);
     EXPECT_EQ(squares, sum_of_squares(wire / 4));
   }
 }
@@ -54,7 +55,7 @@ TEST(Summary, IsTheSameOnAnyNumberOfThreads) {
   for (int threads = 1; threads <= 4; ++threads) {
     at::set_num_threads(threads);
     summaries.push_back(kernels::send(params.impl().pull(), anchor, wire, 1));
-    applied.push_back(kernels::apply(params.impl().pull(), anchor.clone(), Tensor(), wire, {.keep_local = 1}));
+    kernels::apply(params.impl().pull(), anchor.clone(), Tensor(), wire, {.keep_local = 1}, &applied.emplace_back());
   }
   at::set_num_threads(threads_before);
   for (size_t i = 1; i < summaries.size(); ++i) {

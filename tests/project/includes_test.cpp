@@ -31,8 +31,9 @@ const std::vector<Rule> rules = {
     {"include/outerloop/*", "outerloop/* ATen/Tensor.h torch/optim/optimizer.h"},
 
     // Device code is free of torch.
-    {"cuda/*", "outerloop/math.hpp cuda/* cuda*.h cub/*"},
+    {"cuda/*", "outerloop/math.hpp outerloop/formats.hpp cuda/* cuda_runtime.h cub/*"},
 
+    {"src/kernels/cuda.cpp", "kernels/cuda.hpp cuda/launch.hpp cuda/check.hpp " + tensors},
     {"src/kernels/*", "kernels/* outerloop/math.hpp emmintrin.h " + tensors},
 
     {"src/params/*", "params/* kernels/* outerloop/flat_params.hpp " + tensors},
@@ -40,8 +41,8 @@ const std::vector<Rule> rules = {
     // libtorch ships no gloo headers: what stands in for them is seen by one source only.
     {"src/comm/gloo_headers/*", ""},
     {"src/comm/gloo.cpp", "comm/* outerloop/c10d.hpp outerloop/error.hpp " + c10d + "* " + tensors},
-    {"src/comm/*",
-     "comm/* outerloop/c10d.hpp outerloop/communicator.hpp outerloop/error.hpp " + c10d + "*Store.hpp " + tensors},
+    {"src/comm/*", "comm/* kernels/staging.hpp outerloop/c10d.hpp outerloop/communicator.hpp outerloop/error.hpp " +
+                       c10d + "*Store.hpp " + tensors},
 
     {"src/round/*", "round/* outerloop/* xxhash.h " + all_below_round + tensors},
     {"src/checkpoint/*",
