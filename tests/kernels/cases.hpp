@@ -35,6 +35,14 @@ inline std::vector<Tensor> unaligned_copies(const std::vector<Tensor>& params) {
   return copies;
 }
 
+/// Its values, also where a device has no kernels of libtorch's own: allocations are copied as a whole.
+inline Tensor copy_to_cpu(const Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor;
+  const int64_t lead = tensor.storage_offset();
+  const Tensor whole = tensor.as_strided({lead + tensor.numel()}, {1}, 0);
+  return at::empty(whole.sizes(), whole.options().device(at::kCPU)).copy_(whole).slice(0, lead);
+}
+
 /// Success if both hold the same bits; else names the first element that differs.
 inline ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.numel() != b.numel()) return ::testing::AssertionFailure() << "types or sizes differ";

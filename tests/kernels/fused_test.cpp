@@ -4,19 +4,23 @@
 #include <outerloop/outer_rule.hpp>
 #include <outerloop/stages.hpp>
 
-#include <memory>
+#include <cmath>
 #include <numeric>
 
+#include "kernels/backend.hpp"
 #include "kernels/cases.hpp"
 #include "kernels/cpu.hpp"
-#include "params/flat_params.hpp"
+
+/// Every backend's kernels against the composition, which is the public stages on the CPU: the same bits.
 
 namespace outerloop {
 namespace {
 
+using testing::Backend;
 using testing::block;
 using testing::same_bits;
 using testing::Sizes;
+using testing::Tensors;
 using testing::Types;
 
 /// One outer rule, for the composition and as the fused kernel is told about it.
@@ -33,144 +37,190 @@ std::vector<RuleCase> rules() {
           {"no momentum", std::make_shared<Nesterov>(0.3, 0.0, true), {.lr = 0.3, .nesterov = true}}};
 }
 
-/// Two rounds, so that the second finds a velocity: by the fused kernels on one copy of the parameters, by the public
-/// stages on another.
-void expect_fused_equals_stages(const Sizes& sizes, const Types& types, const RuleCase& by, double keep_local,
-                                double weight) {
-  SCOPED_TRACE(::testing::Message() << sizes.size() << " tensors, the first of " << sizes[0] << ", " << by.name
-                                    << ", keep_local " << keep_local << ", weight " << weight << ", "
-                                    << at::get_num_threads() << " threads");
-  torch::manual_seed(7);
-  FlatParams fused(testing::unaligned_params(sizes, types));
-  FlatParams staged(testing::unaligned_copies(fused.tensors()));
+Tensors to_cpu(const Tensors& tensors) {
+  Tensors copies;
+  for (const Tensor& tensor : tensors) copies.push_back(testing::copy_to_cpu(tensor));
+  return copies;
+}
 
+/// The parameters of one case, in both worlds. `lead`: how many elements into its allocation each begins, or -1 for one
+/// to three in turn.
+struct Case {
+  Case(const Backend& backend, const Sizes& sizes, const Types& types, int64_t lead) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const Tensor values = at::randn({sizes[i]}).to(types[i % types.size()]);
+      fused.push_back(backend.put_param(values, lead >= 0 ? lead : 1 + static_cast<int64_t>(i % 3)));
+      staged.push_back(values);
+    }
+  }
+  Tensors fused, staged;
+};
+
+/// Two rounds, so that the second finds a velocity.
+void expect_fused_equals_stages(Backend& backend, const Sizes& sizes, const Types& types, const RuleCase& by,
+                                double keep_local, double weight, int64_t lead = -1) {
+  SCOPED_TRACE(::testing::Message() << sizes.size() << " tensors, the first of " << sizes[0] << ", " << by.name
+                                    << ", keep_local " << keep_local << ", weight " << weight << ", lead " << lead);
+  torch::manual_seed(7);
+  Case params(backend, sizes, types, lead);
+  FlatParams staged(params.staged);
   const Tensor start = staged.gather();
   OuterState state{.anchor = start + 0.125 * at::randn_like(start), .slots = {}, .round = 0};
   if (by.rule->slots() > 0) state.slots.push_back(at::zeros_like(start));
-  const Tensor anchor = state.anchor.clone(), wire = at::empty_like(anchor);
-  const Tensor velocity = state.slots.empty() ? Tensor() : state.slots[0].clone();
+  const Tensor anchor = backend.put_flat(state.anchor), wire = backend.put_flat(at::full_like(start, NAN));
+  const Tensor velocity = state.slots.empty() ? Tensor() : backend.put_flat(state.slots[0]);
 
   kernels::Step step = by.step;
   step.inverse_weight = 1 / (weight + 2);  // as if the others weighed 2
   step.keep_local = keep_local;
   for (int round = 0; round < 2; ++round) {
-    const auto summary = kernels::send(fused.impl().pull(), anchor, wire, weight);
+    const auto summary = backend.send(params.fused, anchor, wire, weight);
+    const Tensor delta = pseudogradient(state.anchor, staged), sent = delta * weight;
+    ASSERT_TRUE(same_bits(testing::copy_to_cpu(wire), sent));
     ASSERT_EQ(summary.fingerprint, fingerprint(state.anchor));
-    const Tensor sent = pseudogradient(state.anchor, staged) * weight;
-    ASSERT_TRUE(same_bits(wire, sent));
+    ASSERT_EQ(summary.non_finite, summarize(sent).non_finite);
+    ASSERT_NEAR(std::sqrt(summary.sum_squares), summarize(delta).norm, 1e-12 * summarize(delta).norm);
 
-    kernels::apply(fused.impl().pull(), anchor, velocity, wire, step);
-    by.rule->step(state, sent * step.inverse_weight);
+    const double squares = backend.apply(params.fused, anchor, velocity, wire, step);
+    const Tensor mean_delta = sent * step.inverse_weight;
+    by.rule->step(state, mean_delta);
     staged.scatter(state.anchor, keep_local);
-    ASSERT_TRUE(same_bits(anchor, state.anchor));
+    ASSERT_TRUE(same_bits(testing::copy_to_cpu(anchor), state.anchor));
     if (velocity.defined()) {
-      ASSERT_TRUE(same_bits(velocity, state.slots[0]));
+      ASSERT_TRUE(same_bits(testing::copy_to_cpu(velocity), state.slots[0]));
     }
-    ASSERT_TRUE(same_bits(fused.tensors(), staged.tensors()));
+    ASSERT_TRUE(same_bits(to_cpu(params.fused), params.staged));
+    ASSERT_NEAR(std::sqrt(squares), summarize(mean_delta).norm, 1e-12 * summarize(mean_delta).norm);
   }
 }
 
-void expect_fused_equals_stages(const Sizes& sizes, const Types& types) {
+void expect_fused_equals_stages(Backend& backend, const Sizes& sizes, const Types& types) {
   for (const RuleCase& rule : rules()) {
     for (const double keep_local : {0.0, 0.5, 1.0}) {
-      for (const double weight : {1.0, 3.3}) {
-        expect_fused_equals_stages(sizes, types, rule, keep_local, weight);
-        if (::testing::Test::HasFatalFailure()) return;
+      expect_fused_equals_stages(backend, sizes, types, rule, keep_local, keep_local == 0 ? 1.0 : 3.3);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+const RuleCase& nesterov() {
+  static const RuleCase rule = rules()[1];
+  return rule;
+}
+
+struct Fused : ::testing::TestWithParam<std::tuple<std::shared_ptr<Backend>, Types>> {
+  Backend& backend() const { return *std::get<0>(GetParam()); }
+  const Types& types() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(Fused, EqualsStagesForEveryTailAndHead) {
+  for (const int64_t n : {0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 65, 255, 256, 257, 1023, 1024, 1025}) {
+    expect_fused_equals_stages(backend(), {n}, types());
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(Fused, EqualsStagesForEveryMisalignment) {
+  for (int64_t lead = 0; lead < 4; ++lead) {
+    for (const int64_t n : {3, 33, 1023, 4097}) {
+      expect_fused_equals_stages(backend(), {n}, types(), nesterov(), 0.5, 3.3, lead);
+      expect_fused_equals_stages(backend(), {lead + 1, n}, types(), nesterov(), 0.0, 1.0, lead);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(Fused, EqualsStagesAroundChunksAndBlocks) {
+  for (const int64_t n : {4097, 8191, 8192, 8193, 65535, 65536, 65537, 100003}) {
+    expect_fused_equals_stages(backend(), {n}, types(), nesterov(), 0.5, 1.0);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(Fused, EqualsStagesForTwoTensors) {
+  for (const RuleCase& rule : rules()) expect_fused_equals_stages(backend(), {8195, 4097}, types(), rule, 0.0, 3.3);
+}
+
+TEST_P(Fused, EqualsStagesForFiveThousandTensorsSomeOfThemEmpty) {
+  Sizes sizes;
+  for (int64_t n = 0; n < 5000; ++n) sizes.push_back(n % 7 == 3 ? 0 : n % 23 + 1);
+  expect_fused_equals_stages(backend(), sizes, types(), nesterov(), 0.5, 3.3);
+}
+
+TEST_P(Fused, EqualsStagesForNoElementsAtAll) {
+  expect_fused_equals_stages(backend(), {0, 0, 0}, types(), nesterov(), 0.5, 1.0);
+}
+
+TEST_P(Fused, SumsAreTheSameEveryTime) {
+  torch::manual_seed(7);
+  const Case params(backend(), {100003, 77}, types(), -1);
+  FlatParams staged(params.staged);
+  const Tensor anchor = backend().put_flat(staged.gather() + 0.1), wire = backend().put_flat(staged.gather());
+  const auto first = backend().send(params.fused, anchor, wire, 1);
+  for (int again = 0; again < 3; ++again) {
+    const auto next = backend().send(params.fused, anchor, wire, 1);
+    EXPECT_EQ(next.sum_squares, first.sum_squares);
+    EXPECT_EQ(next.fingerprint, first.fingerprint);
+  }
+}
+
+TEST_P(Fused, CountsWhatIsNotFinite) {
+  const Case params(backend(), {8195, 513}, types(), 1);
+  FlatParams staged(params.staged);
+  const Tensor values = staged.gather();
+  for (const int64_t place : {0, 3, 8191, 8194, 8195, 8707}) values[place] = place % 2 == 0 ? NAN : -INFINITY;
+  const Tensor anchor = backend().put_flat(values), wire = backend().put_flat(values);
+  EXPECT_EQ(backend().send(params.fused, anchor, wire, 1).non_finite, 6);
+}
+
+TEST_P(Fused, StagesOneByOneEqualTheCpus) {
+  for (const int64_t n : {1, 5, 33, 1025, 8197}) {
+    for (const int64_t flat_lead : {0, 1, 3}) {  // users' flat vectors begin anywhere
+      torch::manual_seed(7);
+      const Case params(backend(), {n, 7}, types(), -1);
+      FlatParams staged(params.staged);
+      const Tensor values = staged.gather() + 0.25, random = at::randn_like(values), spread = at::randn_like(values);
+      const Tensor flat = backend().put_flat(values, flat_lead), out = backend().put_flat(random, flat_lead / 2);
+      backend().gather(params.fused, out);
+      ASSERT_TRUE(same_bits(testing::copy_to_cpu(out), staged.gather()));
+      backend().delta(params.fused, flat, out);
+      ASSERT_TRUE(same_bits(testing::copy_to_cpu(out), pseudogradient(values, staged)));
+
+      const auto summary = backend().summarize(flat);
+      ASSERT_EQ(summary.fingerprint, fingerprint(values));
+      ASSERT_NEAR(std::sqrt(summary.sum_squares), summarize(values).norm, 1e-12 * summarize(values).norm);
+
+      for (const double keep_local : {0.0, 0.5}) {
+        backend().scatter(params.fused, flat, keep_local);
+        staged.scatter(values, keep_local);
+        ASSERT_TRUE(same_bits(to_cpu(params.fused), params.staged));
+      }
+      for (const bool nesterov : {false, true}) {
+        const Tensor anchor = values.clone(), velocity = spread.clone();
+        const Tensor a = backend().put_flat(anchor, flat_lead), v = backend().put_flat(velocity, flat_lead / 2);
+        const kernels::Step step{.lr = 0.7, .momentum = 0.9, .nesterov = nesterov};
+        backend().step(a, v, backend().put_flat(random), step);
+        nesterov_step(anchor, velocity, random, 0.7, 0.9, nesterov);
+        ASSERT_TRUE(same_bits(testing::copy_to_cpu(a), anchor));
+        ASSERT_TRUE(same_bits(testing::copy_to_cpu(v), velocity));
+        backend().step(a, Tensor(), backend().put_flat(random), {});
+        average_step(anchor, random);
+        ASSERT_TRUE(same_bits(testing::copy_to_cpu(a), anchor));
       }
     }
   }
 }
 
-/// Sets the number of threads for one scope.
-struct Threads {
-  explicit Threads(int count) { at::set_num_threads(count); }
-  ~Threads() { at::set_num_threads(before); }
-  const int before = at::get_num_threads();
-};
-
-constexpr int64_t streamed = kernels::cpu::stream_from;
-
-struct Fused : ::testing::TestWithParam<Types> {};
-
-TEST_P(Fused, EqualsStagesBitForBitAroundVectorWidthAndTile) {
-  for (const int64_t n : {0, 1, 2, 15, 16, 17, 31, 33, 63, 65, 1023, 1024, 1025, 4097}) {
-    expect_fused_equals_stages({n}, GetParam());
-  }
-}
-
-TEST_P(Fused, EqualsStagesBitForBitAroundBlocksOnAnyNumberOfThreads) {
-  const auto nesterov = rules()[1];
-  for (int threads = 1; threads <= 4; ++threads) {
-    const Threads set(threads);
-    for (const int64_t n : {block - 1, block, block + 1, 3 * block + 17}) {
-      expect_fused_equals_stages({n}, GetParam(), nesterov, 0.5, 1.0);
-    }
-  }
-}
-
-TEST_P(Fused, EqualsStagesBitForBitOverManyTensorsOfOddSizes) {
-  Sizes sizes;
-  for (int64_t n = 0; n < 300; ++n) sizes.push_back(n % 7 == 3 ? 0 : 2 * n + 1);  // 77,000 elements, some tensors empty
-  for (const RuleCase& rule : rules()) expect_fused_equals_stages(sizes, GetParam(), rule, 0.5, 3.3);
-}
-
-TEST_P(Fused, EqualsStagesBitForBitWhereWritesGoPastTheCaches) {
-  const auto nesterov = rules()[1], average = rules()[0];
-  const Sizes sizes{1, streamed / 2 + 13, 0, 17, streamed / 4 + 1, streamed / 4 - 31, 4099};
-  ASSERT_GE(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), streamed);
-  const Threads set(3);
-  expect_fused_equals_stages(sizes, GetParam(), nesterov, 0.0, 3.3);
-  expect_fused_equals_stages(sizes, GetParam(), nesterov, 0.5, 1.0);
-  expect_fused_equals_stages(sizes, GetParam(), average, 0.0, 1.0);
-}
-
-INSTANTIATE_TEST_SUITE_P(Params, Fused,
-                         ::testing::Values(Types{at::kFloat}, Types{at::kBFloat16}, Types{at::kHalf},
-                                           Types{at::kDouble}, Types{at::kHalf, at::kFloat, at::kBFloat16}),
+INSTANTIATE_TEST_SUITE_P(On, Fused,
+                         ::testing::Combine(::testing::ValuesIn(testing::backends()),
+                                            ::testing::Values(Types{at::kFloat}, Types{at::kBFloat16}, Types{at::kHalf},
+                                                              Types{at::kDouble},
+                                                              Types{at::kHalf, at::kFloat, at::kBFloat16})),
                          [](const auto& info) {
-                           return info.param.size() > 1 ? "Mixed" : std::string(c10::toString(info.param[0]));
+                           const Types& types = std::get<1>(info.param);
+                           const std::string type = types.size() > 1 ? "Mixed" : std::string(c10::toString(types[0]));
+                           return std::get<0>(info.param)->name() + "With" + type;
                          });
-
-/// The stages themselves, against their formulas written out for one element.
-TEST(Stages, NesterovStepIsItsFormulaForEveryElement) {
-  torch::manual_seed(7);
-  constexpr int64_t n = 1000;
-  const float lr = 0.7f, momentum = 0.9f;
-  for (const bool nesterov : {true, false}) {
-    const Tensor anchor = at::randn({n}), velocity = at::randn({n}), mean_delta = at::randn({n});
-    const Tensor a0 = anchor.clone(), v0 = velocity.clone();
-    nesterov_step(anchor, velocity, mean_delta, lr, momentum, nesterov);
-    for (int64_t i = 0; i < n; ++i) {
-      const float d = mean_delta[i].item<float>();
-      const float v = std::fma(momentum, v0[i].item<float>(), d);
-      const float a = std::fma(-lr, nesterov ? std::fma(momentum, v, d) : v, a0[i].item<float>());
-      ASSERT_EQ(velocity[i].item<float>(), v);
-      ASSERT_EQ(anchor[i].item<float>(), a);
-    }
-  }
-}
-
-TEST(Send, IsZeroWhereParamsAreTheRoundedAnchor) {
-  torch::manual_seed(7);
-  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    const Tensor anchor = at::randn({4097});
-    FlatParams params({anchor.to(type)});
-    const Tensor wire = at::full_like(anchor, 5);
-    kernels::send(params.impl().pull(), anchor, wire, 1);
-    EXPECT_TRUE(same_bits(wire, at::zeros_like(anchor))) << type;
-  }
-}
-
-TEST(Apply, LeavesParamsAloneWithKeepLocalOne) {
-  torch::manual_seed(7);
-  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    const Tensor param = at::randn({4097}).to(type), before = param.clone();
-    FlatParams params({param});
-    const Tensor anchor = at::randn({4097}), wire = at::randn({4097});
-    kernels::apply(params.impl().pull(), anchor, Tensor(), wire, {.keep_local = 1});
-    EXPECT_TRUE(same_bits(param, before)) << type;
-  }
-}
 
 }  // namespace
 }  // namespace outerloop
