@@ -26,18 +26,20 @@ inline constexpr int64_t most_blocks = 8192;
 #define OUTERLOOP_KERNEL __global__ void __launch_bounds__(block_threads, blocks_per_multiprocessor)
 #endif
 
-/// Where the chunks come from: a table, or, for a flat vector alone, its length.
+/// Where the chunks come from: a table, or a flat vector alone, which is then what they are of.
 struct Chunks {
   const Chunk* table;
   int64_t count;
+  void* flat;
   int64_t numel;
   bool aligned;  ///< all flat vectors begin at multiples of 16 bytes
 };
 
+template <class S>
 __device__ __forceinline__ Chunk chunk_at(const Chunks& chunks, int64_t index) {
   if (chunks.table) return chunks.table[index];
   const int64_t offset = index * chunk_size, rest = chunks.numel - offset;
-  return {nullptr, offset, rest < chunk_size ? rest : chunk_size};
+  return {static_cast<S*>(chunks.flat) + offset, offset, rest < chunk_size ? rest : chunk_size};
 }
 
 template <class T>
@@ -52,7 +54,7 @@ template <class S, class T, class Visit>
 __device__ __forceinline__ void walk(const Chunks& chunks, Visit& visit) {
   constexpr int width = 16 / sizeof(S);
   for (int64_t index = blockIdx.x; index < chunks.count; index += gridDim.x) {
-    const Chunk chunk = chunk_at(chunks, index);
+    const Chunk chunk = chunk_at<S>(chunks, index);
     T* const params = static_cast<T*>(chunk.data);
     const int numel = static_cast<int>(chunk.numel);
     const int to_word = chunks.aligned ? static_cast<int>(-chunk.offset & (width - 1)) : numel;
@@ -80,11 +82,12 @@ inline bool is_aligned(const void* flat) { return reinterpret_cast<uintptr_t>(fl
 
 template <class... Flats>
 Chunks chunks_of(const Table& table, const Flats*... flats) {
-  return {table.chunks, table.count, 0, (is_aligned(flats) && ...)};
+  return {table.chunks, table.count, nullptr, 0, (is_aligned(flats) && ...)};
 }
 template <class... Flats>
-Chunks chunks_of(int64_t numel, const Flats*... flats) {
-  return {nullptr, (numel + chunk_size - 1) / chunk_size, numel, (is_aligned(flats) && ...)};
+Chunks chunks_of(int64_t numel, const void* flat, const Flats*... others) {
+  return {nullptr, (numel + chunk_size - 1) / chunk_size, const_cast<void*>(flat), numel,
+          is_aligned(flat) && (is_aligned(others) && ...)};
 }
 
 /// The only launch there is: as many blocks as the device runs at once, or one for each chunk if that is less; one at

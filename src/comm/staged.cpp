@@ -1,11 +1,11 @@
 #include "comm/staged.hpp"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 
 namespace outerloop::comm {
 

@@ -25,6 +25,9 @@ Tensor view(void* data, at::ScalarType dtype, int64_t numel, at::Device device) 
   return at::from_blob(data, {numel}, at::TensorOptions().dtype(dtype).device(device));
 }
 
+/// Parameters of several types follow each other in a buffer: each begins where any type may.
+constexpr int64_t alignment = 16;
+
 Part part_of(const Params& params, int64_t begin, int64_t end, const Tensor& buffer) {
   Part part;
   char* next = static_cast<char*>(buffer.mutable_data_ptr());
@@ -36,7 +39,7 @@ Part part_of(const Params& params, int64_t begin, int64_t end, const Tensor& buf
     part.copies.emplace_back(view(data, segment.dtype, last - first, params.device),
                              view(next, segment.dtype, last - first, at::kCPU));
     part.segments.push_back({next, segment.dtype, first - begin, last - first});
-    next += (last - first) * width;
+    next += ((last - first) * width + alignment - 1) / alignment * alignment;
   }
   return part;
 }
@@ -55,7 +58,8 @@ void for_each_chunk(Params& params, const Tensor& flat, bool reads, bool writes,
     const int64_t begin = chunk * staged_chunk, end = std::min(numel, begin + staged_chunk);
     if (begin >= end) return;
     Part& part = parts[chunk % 2];
-    part = part_of(params, begin, end, buffers.buffer(chunk, (end - begin) * flat.element_size()));
+    const int64_t room = (end - begin) * flat.element_size() + alignment * static_cast<int64_t>(params.segments.size());
+    part = part_of(params, begin, end, buffers.buffer(chunk, room));
     if (!reads) return;
     for (auto& [on_device, on_host] : part.copies) on_host.copy_(on_device, /*non_blocking=*/true);
     buffers.copying(chunk, stream);
