@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "verdict.hpp"
+
 /// What every bench here does alike: time contenders in turn, in the same run, and end with their ratios.
 
 namespace outerloop::bench {
@@ -65,8 +67,5 @@ inline int run(int argc, char** argv, const std::function<void(const Medians&)>&
   summary(reporter.medians);
   return 0;
 }
-
-/// "met" or "MISSED", for a summary's line.
-inline const char* verdict(bool met) { return met ? "met" : "MISSED"; }
 
 }  // namespace outerloop::bench

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
-/// Windows of a text as bytes: `target` is `input` one byte further on. int64, [windows, context].
+/// Windows of a text as bytes: `target` is `input` one byte further on. int64, [windows, context]; made on the CPU, so
+/// that every device gets the same.
 struct Batch {
   at::Tensor input, target;
+  Batch to(at::Device device) const { return {input.to(device), target.to(device)}; }
 };
 Batch windows_of(const std::string& text, const std::vector<size_t>& starts, int64_t context);
 

@@ -37,8 +37,9 @@ using Replicas = std::vector<Replica>;
 
 std::vector<std::string> environment(int rank, int count, int port) {
   const std::vector<std::string> ours{
-      "RANK=" + std::to_string(rank),        "WORLD_SIZE=" + std::to_string(count), "MASTER_ADDR=127.0.0.1",
-      "MASTER_PORT=" + std::to_string(port), "TORCHELASTIC_USE_AGENT_STORE=True",   std::string(watched) + "=1"};
+      "RANK=" + std::to_string(rank), "LOCAL_RANK=" + std::to_string(rank),  "WORLD_SIZE=" + std::to_string(count),
+      "MASTER_ADDR=127.0.0.1",        "MASTER_PORT=" + std::to_string(port), "TORCHELASTIC_USE_AGENT_STORE=True",
+      std::string(watched) + "=1"};
   std::vector<std::string> all = ours;
   for (char** entry = environ; *entry; ++entry) {
     const std::string variable = *entry;

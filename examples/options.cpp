@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 
 namespace {
 
@@ -30,7 +31,12 @@ void describe(CLI::App& app, Options& options) {
   app.add_option("--seed", options.seed, "Of the initial parameters and of the batches")->check(CLI::NonNegativeNumber);
   app.add_option("--batch", options.batch, "Windows of 64 bytes per replica and step")->check(CLI::PositiveNumber);
   app.add_option("--lr", options.lr, "Peak learning rate of the inner AdamW")->check(CLI::NonNegativeNumber);
-  app.add_option("--threads", options.threads, "Threads of each replica")->check(CLI::Range(1, 1024));
+  app.add_option_function<std::string>(
+         "--device", [&options](const std::string& name) { options.cuda = name == "cuda"; },
+         "Where the replicas train: cpu or, with the program train_gpt_cuda, cuda (they share the GPUs there are)")
+      ->check(CLI::IsMember(std::set<std::string>{"cpu", "cuda"}))
+      ->default_str("cpu");
+  app.add_option("--threads", options.threads, "Threads of each replica on the CPU")->check(CLI::Range(1, 1024));
   app.add_option("--sync-every", options.sync_every, "Inner steps between rounds")->check(CLI::PositiveNumber);
   app.add_option("--outer-lr", options.outer_lr, "Outer learning rate of diloco");
   app.add_option("--outer-momentum", options.outer_momentum, "Outer Nesterov momentum of diloco");

@@ -22,6 +22,7 @@ struct Options {
   int64_t batch = 8;  ///< windows per replica and step
   double lr = 0.01;   ///< peak; a quarter of the steps is warm-up, then a cosine down to 2 %
   int threads = 1;    ///< per replica
+  bool cuda = false;  ///< train on GPUs, which replicas on one machine take in turn
 
   int64_t sync_every = 20;
   double outer_lr = 0.7;

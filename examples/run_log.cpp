@@ -50,6 +50,7 @@ RunLog::RunLog(const Options& options, int rank, int64_t parameters)
              {"seed", options.seed},
              {"batch", options.batch},
              {"lr", options.lr},
+             {"device", options.cuda ? "cuda" : "cpu"},
              {"sync_every", options.sync_every},
              {"outer_lr", options.outer_lr},
              {"outer_momentum", options.outer_momentum},

@@ -11,6 +11,7 @@
 #include <numbers>
 
 #include "corpus.hpp"
+#include "device.hpp"
 #include "gpt.hpp"
 #include "launcher.hpp"
 #include "options.hpp"
@@ -81,13 +82,15 @@ double evaluate(Gpt& model, const Corpus& corpus, const Options& options, Commun
   const torch::NoGradGuard no_grad;
   constexpr size_t chunk = 64;  // windows at a time
   const auto starts = corpus.validation_starts(options.eval_windows, model->shape.context);
-  Tensor nats = torch::zeros({1}, torch::kDouble);
+  Tensor nats = torch::zeros({1}, torch::dtype(torch::kDouble).device(model->device()));
   for (size_t at = chunk * comm.rank(); at < starts.size(); at += chunk * comm.size()) {
     const auto end = std::min(at + chunk, starts.size());
     const auto batch =
-        windows_of(corpus.validation(), {starts.begin() + at, starts.begin() + end}, model->shape.context);
+        windows_of(corpus.validation(), {starts.begin() + at, starts.begin() + end}, model->shape.context)
+            .to(model->device());
     nats += loss_of(model, batch, torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
   }
+  nats = nats.to(comm.device());
   comm.all_reduce_sum(nats).wait();
   return bits(nats.item<double>()) / static_cast<double>(options.eval_windows * model->shape.context);
 }
@@ -95,9 +98,11 @@ double evaluate(Gpt& model, const Corpus& corpus, const Options& options, Commun
 /// What every replica sent and ended with. Collective; throws if they did not end with the same parameters.
 std::vector<ReplicaResult> gather_results(const Gpt& model, int64_t bytes_sent, Communicator& comm) {
   const uint64_t fingerprint = outerloop::fingerprint(outerloop::FlatParams(model->parameters()).gather());
-  const Tensor mine = torch::tensor({bytes_sent, socket_bytes_sent(), std::bit_cast<int64_t>(fingerprint)});
-  const Tensor rows = torch::empty({comm.size(), mine.numel()}, mine.options());
+  const Tensor mine =
+      torch::tensor({bytes_sent, socket_bytes_sent(), std::bit_cast<int64_t>(fingerprint)}).to(comm.device());
+  Tensor rows = torch::empty({comm.size(), mine.numel()}, mine.options());
   comm.all_gather(rows, mine).wait();
+  rows = rows.cpu();
   std::vector<ReplicaResult> results;
   for (int rank = 0; rank < comm.size(); ++rank) {
     const auto row = rows.accessor<int64_t, 2>()[rank];
@@ -125,7 +130,7 @@ RunResult train(Gpt& model, const Corpus& corpus, const Options& options, const 
     watch.start();
     for (auto& group : optimizer->param_groups()) group.options().set_lr(lr_at(step, options));
     optimizer->zero_grad();
-    const Tensor loss = loss_of(model, batches.next());
+    const Tensor loss = loss_of(model, batches.next().to(model->device()));
     loss.backward();
     if (options.mode == Mode::ddp) bytes_sent += average_gradients(*comm, model->parameters());
     torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
@@ -133,8 +138,9 @@ RunResult train(Gpt& model, const Corpus& corpus, const Options& options, const 
 
     const bool last = step == options.steps, off_schedule = outer && step % options.sync_every != 0;
     if (last && off_schedule) outer->sync();
+    const double loss_bits = bits(loss.item<double>());  // a GPU has done the step when it can tell
     watch.stop();
-    log.step(step, bits(loss.item<double>()), bytes_sent, watch.seconds());
+    log.step(step, loss_bits, bytes_sent, watch.seconds());
     // Only when the replicas have the same parameters.
     if (last || (step - evaluated_at >= options.eval_every && !off_schedule)) {
       result.bits_per_byte = evaluate(model, corpus, options, *comm);
@@ -147,7 +153,8 @@ RunResult train(Gpt& model, const Corpus& corpus, const Options& options, const 
   return result;
 }
 
-/// A group that cannot be joined is no loss of contact: its reason is told.
+/// Over Gloo, which serves replicas on CPUs, on a GPU each, and on one GPU together (NCCL refuses that). A group that
+/// cannot be joined is no loss of contact: its reason is told.
 std::shared_ptr<outerloop::Communicator> connect(const Options& options) {
   try {
     return outerloop::connect_from_env(std::chrono::seconds(options.timeout));
@@ -156,11 +163,22 @@ std::shared_ptr<outerloop::Communicator> connect(const Options& options) {
   }
 }
 
+/// Replicas on one machine take its GPUs in turn, and share them if there are more replicas.
+torch::Device device_for(const Options& options) {
+  if (!options.cuda) return torch::kCPU;
+  const char* local_rank = std::getenv("LOCAL_RANK");  // of torchrun, or of our launcher
+  const int rank = std::atoi(local_rank ? local_rank : std::getenv("RANK"));
+  return {torch::kCUDA, static_cast<c10::DeviceIndex>(rank % count_gpus())};
+}
+
 int run_replica(const Options& options, const Corpus& corpus) {
   at::set_num_threads(options.threads);  // said here, because torchrun sets OMP_NUM_THREADS=1 and others set nothing
   const auto comm = connect(options);
   torch::manual_seed(static_cast<uint64_t>(options.seed));
-  Gpt model;
+  const torch::Device device = device_for(options);
+  const c10::DeviceGuard current(device);
+  Gpt model;  // made on the CPU, so that every device starts from the same
+  model->to(device);
   RunLog log(options, comm->rank(), outerloop::FlatParams(model->parameters()).numel());
   log.result(train(model, corpus, options, comm, log));
   if (comm->rank() == 0 && options.sample > 0) {
@@ -182,6 +200,7 @@ int fail(int exit_code, const std::string& message) {
 int main(int argc, char** argv) {
   try {
     const Options options = parse_options(argc, argv);
+    if (options.cuda) count_gpus();  // throws before any replica starts
     const Corpus corpus(options.data, options.replicas);
     return is_replica() ? run_replica(options, corpus) : launch_replicas(options.processes(), argv);
   } catch (const BadInput& error) {

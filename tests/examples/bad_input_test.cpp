@@ -62,12 +62,18 @@ TEST_P(OutOfRange, IsRefusedBeforeReplicasStart) {
   expect_one_line_and_exit_2({"--data", folder / "text", option, value}, {mention, value});
 }
 INSTANTIATE_TEST_SUITE_P(Options, OutOfRange,
-                         ::testing::Values(Wrong{"--mode", "hogwild", "--mode"}, Wrong{"--steps", "0", "--steps"},
-                                           Wrong{"--sync-every", "0", "--sync-every"},
+                         ::testing::Values(Wrong{"--mode", "hogwild", "--mode"}, Wrong{"--device", "tpu", "--device"},
+                                           Wrong{"--steps", "0", "--steps"}, Wrong{"--sync-every", "0", "--sync-every"},
                                            Wrong{"--replicas", "0", "--replicas"}, Wrong{"--batch", "many", "--batch"},
                                            Wrong{"--outer-momentum", "1", "momentum"},
                                            Wrong{"--outer-lr", "-0.5", "lr"}, Wrong{"--outer-lr", "nan", "lr"},
                                            Wrong{"--timeout", "9999999999", "--timeout"}));
+
+TEST(BadInput, CudaInTheProgramWithoutItNamesTheOneWithIt) {
+  const TempFolder folder;
+  write(folder / "text", words(65'536));
+  expect_one_line_and_exit_2({"--data", folder / "text", "--device", "cuda"}, {"--device cuda", "train_gpt_cuda"});
+}
 
 TEST(BadInput, WorldSizeThatIsNone) {
   const TrainGpt gpt;
