@@ -12,9 +12,9 @@ namespace outerloop {
 
 using at::Tensor;
 
-/// A collective in flight. wait() returns when its result may be read by whatever the caller does next; it throws
-/// CommError. The tensors of the collective must stay alive and untouched until then. Destruction waits too, and
-/// swallows the error.
+/// A collective in flight. wait() returns when it has succeeded and its result may be read by whatever the caller does
+/// next: on a GPU too the host waits, and the stream that is current then comes after it. Throws CommError. The tensors
+/// of the collective must stay alive and untouched until then. Destruction waits too, and swallows the error.
 class [[nodiscard]] Pending {
  public:
   Pending() = default;  ///< already complete
@@ -55,14 +55,29 @@ struct Rendezvous {
 };
 
 /// The group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them (its agent's store is
-/// used when TORCHELASTIC_USE_AGENT_STORE is set); without RANK and WORLD_SIZE, a group of one. Collective: returns
-/// when all ranks have come, throws CommError when they have not within `timeout`.
+/// used when TORCHELASTIC_USE_AGENT_STORE is set); without RANK and WORLD_SIZE, a group of one. In a program that links
+/// outerloop::cuda and sees a GPU it is one over NCCL, on GPU number LOCAL_RANK, or RANK modulo their number if that is
+/// not set; else one over Gloo. Collective: returns when all ranks have come, throws CommError when they have not
+/// within `timeout`.
 std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout = default_timeout);
 
 /// A group over Gloo (TCP). GLOO_SOCKET_IFNAME names the network interface to use. Collective, as connect_from_env.
 /// Several groups on different threads of one process need TORCH_FR_BUFFER_SIZE=0 in its environment: libtorch's record
 /// of collectives, which that switches off, is not thread-safe.
 std::shared_ptr<Communicator> connect_gloo(const Rendezvous& at);
+
+/// A group over NCCL, of tensors on GPU `cuda_device`: one for each rank. Collective, as connect_from_env; a build
+/// without NCCL throws c10::Error. Its communicator is its own, and its operations come after what the current stream
+/// was given before: wait for the collectives of other groups on that GPU first (DDP does), or the two may wait for
+/// each other.
+///
+/// A failure is a CommError here, whatever the environment says of c10d's ways to end the process: while it connects,
+/// TORCH_NCCL_BLOCKING_WAIT is 1 and TORCH_NCCL_ASYNC_ERROR_HANDLING 0, and no other thread should use the environment
+/// or construct process groups, unless they are set so already. `at.timeout` counts from the call of a collective, with
+/// the work that the stream does before. After a failure the communicator is aborted, and the other ranks fail as well.
+/// Groups may go in any order; each waits up to 3 s for the other ranks to let go of theirs, and lives on for them
+/// otherwise.
+std::shared_ptr<Communicator> connect_nccl(const Rendezvous& at, int cuda_device);
 
 /// A group of one: every collective is the identity.
 std::shared_ptr<Communicator> connect_alone();

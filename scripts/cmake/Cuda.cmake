@@ -35,6 +35,11 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nv
 endif()
 find_package(CUDAToolkit REQUIRED)
 
+# The header of the NCCL that this libtorch loads, which a pip wheel has in a package beside it, before any other version's.
+find_path(OUTERLOOP_NCCL_INCLUDE nccl.h HINTS ${OUTERLOOP_TORCH_FOLDER}/../nvidia/nccl/include ${CUDAToolkit_INCLUDE_DIRS}
+          DOC "Folder of nccl.h; without one, outerloop_cuda has no connect_nccl")
+message(STATUS "NCCL: ${OUTERLOOP_NCCL_INCLUDE}")
+
 # Free of torch. -fmad=false: multiply-adds are spelled out, and others would differ from the CPU's bits.
 add_library(outerloop_cuda_kernels STATIC cuda/chunks.cpp cuda/send.cu cuda/apply.cu cuda/stages.cu cuda/workspace.cu)
 target_include_directories(outerloop_cuda_kernels PUBLIC include .)

@@ -1,7 +1,9 @@
+#include "comm/c10d.hpp"
+
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 
-#include <outerloop/c10d.hpp>
 #include <outerloop/error.hpp>
 
 namespace outerloop {
@@ -11,15 +13,56 @@ namespace {
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
+/// The group, until the first failure or the end, and how it is parted from; shared with the operations in flight.
+class Link {
+ public:
+  Link(Group group, comm::Part part) : group_(std::move(group)), part_(std::move(part)) {}
+  Link(const Link&) = delete;
+  ~Link() { part(comm::Parting::healthy); }
+
+  c10d::ProcessGroup& group() const {
+    if (!group_) throw CommError("the group is unusable since an earlier failure: " + failure_);
+    return *group_;
+  }
+  [[noreturn]] void fail(const std::string& message) {
+    if (group_) failure_ = message;
+    part(comm::Parting::failed);
+    throw CommError(message);
+  }
+
+ private:
+  void part(comm::Parting how) noexcept {
+    if (Group group = std::exchange(group_, {})) std::exchange(part_, {})(std::move(group), how);
+  }
+
+  Group group_;
+  comm::Part part_;
+  std::string failure_;
+};
+
+/// How long the backend lets an operation take. Not all of them know.
+std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group, at::Device device) {
+  try {
+    return group.getBackend(device.type())->getBackendOptions()->timeout;
+  } catch (const c10::Error&) {
+    return default_timeout;
+  }
+}
+
 /// c10d beneath a Communicator. A group that failed once is poisoned (Gloo closes the connections of the failed
-/// operation), so the first failure is kept and repeated by every later call. The group itself is let go of: unless it
-/// has other owners its connections close, and ranks that wait for this one hear of the failure at once.
+/// operation, NCCL's communicator is aborted), so the first failure is kept and repeated by every later call. The group
+/// itself is parted from: unless it has other owners its connections close, and ranks that wait for this one hear of
+/// the failure at once.
 class C10dCommunicator final : public Communicator {
  public:
-  C10dCommunicator(Group group, at::Device device)
-      : rank_(group->getRank()), size_(group->getSize()), device_(device), link_(std::make_shared<Link>()) {
-    link_->group = std::move(group);
-  }
+  C10dCommunicator(Group group, at::Device device, comm::Part part)
+      : rank_(group->getRank()),
+        size_(group->getSize()),
+        device_(device),
+        // c10d's wait() for a GPU returns at once, the reduction neither done nor known to succeed, unless it is given
+        // a time: then it waits for both, and aborts an operation that takes longer.
+        patience_(device.is_cpu() ? kNoTimeout : timeout_of(*group, device)),
+        link_(std::make_shared<Link>(std::move(group), std::move(part))) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -29,7 +72,7 @@ class C10dCommunicator final : public Communicator {
     check(flat, "all_reduce_sum");
     return start("all_reduce_sum", flat, [this, flat] {
       std::vector<Tensor> tensors{flat};  // exactly one: a vector of several would be summed together
-      return link_->group->allreduce(tensors, {.reduceOp = c10d::ReduceOp::SUM});
+      return link_->group().allreduce(tensors, {.reduceOp = c10d::ReduceOp::SUM});
     });
   }
 
@@ -41,7 +84,7 @@ class C10dCommunicator final : public Communicator {
                 flat.sizes());
     return start("all_gather", flat, [this, rows, flat]() mutable {
       Tensor out = rows.view(-1), in = flat.view(-1);
-      return link_->group->_allgather_base(out, in);
+      return link_->group()._allgather_base(out, in);
     });
   }
 
@@ -52,16 +95,11 @@ class C10dCommunicator final : public Communicator {
       std::vector<Tensor> tensors{flat};
       c10d::BroadcastOptions options;
       options.rootRank = root;
-      return link_->group->broadcast(tensors, options);
+      return link_->group().broadcast(tensors, options);
     });
   }
 
  private:
-  struct Link {
-    Group group;  ///< until the first failure
-    std::string failure;
-  };
-
   void check(const Tensor& tensor, const char* operation) const {
     TORCH_CHECK(
         tensor.defined() && tensor.device() == device_ && tensor.is_contiguous(), operation,
@@ -71,14 +109,11 @@ class C10dCommunicator final : public Communicator {
 
   template <class Begin>
   Pending start(const char* operation, const Tensor& tensor, Begin begin) {
-    if (!link_->group) throw CommError("the group is unusable since an earlier failure: " + link_->failure);
+    link_->group();  // or throw
     const at::NoGradGuard no_grad;
     const std::string what = c10::str(operation, " of ", tensor.nbytes(), " bytes on rank ", rank_, " of ", size_);
     const auto fail = [link = link_, what](const std::exception& error) {
-      const std::string message = what + " failed: " + error.what();
-      if (link->group) link->failure = message;
-      link->group.reset();
-      throw CommError(message);
+      link->fail(what + " failed: " + error.what());
     };
     Work work;
     try {
@@ -86,9 +121,9 @@ class C10dCommunicator final : public Communicator {
     } catch (const std::exception& error) {
       fail(error);
     }
-    return Pending([work, fail, tensor] {
+    return Pending([work, fail, tensor, patience = patience_] {
       try {
-        work->wait();
+        work->wait(patience);
       } catch (const std::exception& error) {
         fail(error);
       }
@@ -97,14 +132,25 @@ class C10dCommunicator final : public Communicator {
 
   const int rank_, size_;
   const at::Device device_;
+  const std::chrono::milliseconds patience_;
   const std::shared_ptr<Link> link_;  ///< shared with the operations in flight
 };
 
+/// "cuda" is the current one.
+at::Device with_index(at::Device device) {
+  if (device.is_cpu() || device.has_index()) return device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
 }  // namespace
 
-std::shared_ptr<Communicator> from_c10d(Group group, at::Device device) {
+std::shared_ptr<Communicator> comm::over_c10d(Group group, at::Device device, Part part) {
   TORCH_CHECK(group, "from_c10d: the process group is null");
-  return std::make_shared<C10dCommunicator>(std::move(group), device);
+  return std::make_shared<C10dCommunicator>(std::move(group), with_index(device), std::move(part));
+}
+
+std::shared_ptr<Communicator> from_c10d(Group group, at::Device device) {
+  return comm::over_c10d(std::move(group), device, [](Group, comm::Parting) {});
 }
 
 }  // namespace outerloop

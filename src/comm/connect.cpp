@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <charconv>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "comm/deadline.hpp"
 #include "comm/gloo.hpp"
+#include "comm/nccl.hpp"
 
 namespace outerloop {
 
@@ -58,12 +60,31 @@ std::optional<int64_t> env_integer(const char* name, int64_t low, int64_t high) 
   return value;
 }
 
+/// torchrun numbers the ranks of a host; where nothing does, as with one GPU for each process or hosts that are filled
+/// one after the other, the rank tells.
+int gpu_from_env(int rank, int gpus) {
+  const auto local = env_integer("LOCAL_RANK", 0, INT_MAX);
+  if (!local) return rank % gpus;
+  TORCH_CHECK(
+      *local < gpus, "LOCAL_RANK is ", *local, ", but this process sees ", gpus,
+      " GPUs: each rank needs one of its own, else connect with connect_gloo, or with connect_nccl to a GPU of your "
+      "choice");
+  return static_cast<int>(*local);
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> connect_gloo(const Rendezvous& at) {
   check(at);
   if (at.size == 1) return connect_alone();
   return comm::gloo_over(open_store(at, at.rank == 0), at.rank, at.size, at.host, at.timeout);
+}
+
+std::shared_ptr<Communicator> connect_nccl(const Rendezvous& at, int cuda_device) {
+  comm::check_nccl_device(cuda_device);
+  check(at);
+  if (at.size == 1) return connect_alone();
+  return comm::nccl_over(open_store(at, at.rank == 0), at.rank, at.size, cuda_device, at.timeout);
 }
 
 std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout) {
@@ -81,6 +102,8 @@ std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout
   TORCH_CHECK(port, "MASTER_PORT is not set: the port at which rank 0 listens");
   const Rendezvous at{static_cast<int>(*rank), static_cast<int>(*size), host, static_cast<uint16_t>(*port), timeout};
   check(at);
+  const int gpus = comm::nccl_devices();
+  const int gpu = gpus > 0 ? gpu_from_env(at.rank, gpus) : 0;
 
   // torchrun's agent listens at MASTER_PORT itself; every rank is then a client.
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -90,6 +113,7 @@ std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout
   if (const auto restarts = env_integer("TORCHELASTIC_RESTART_COUNT", 0, INT64_MAX)) {
     store = c10::make_intrusive<c10d::PrefixStore>(c10::str("restart/", *restarts), store);
   }
+  if (gpus > 0) return comm::nccl_over(std::move(store), at.rank, at.size, gpu, at.timeout);
   return comm::gloo_over(std::move(store), at.rank, at.size, at.host, at.timeout);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "comm/deadline.hpp"
+#include "comm/serial.hpp"
 
 namespace outerloop::comm {
 
@@ -18,38 +19,6 @@ std::shared_ptr<gloo::transport::Device> network_device(const std::string& host)
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) return Gloo::createDeviceForInterface(interface);
   if (host == "127.0.0.1" || host == "localhost" || host == "::1") return Gloo::createDeviceForHostname(host);
   return Gloo::createDefaultDevice();
-}
-
-std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-
-/// The number of the group that all ranks are about to form. Rank 0 gives it out once all others have asked; one that
-/// waits no longer takes its question back, so that attempts which failed do not count afterwards.
-std::string serial_from_rank_zero(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                  std::chrono::milliseconds timeout) {
-  const auto question = [](int of) { return c10::str("outerloop/question/", of); };
-  const auto answer = [](int to, const std::string& asked) { return c10::str("outerloop/answer/", to, "/", asked); };
-  if (rank == 0) {
-    std::vector<std::string> questions;
-    for (int other = 1; other < size; ++other) questions.push_back(question(other));
-    store->wait(questions, timeout);
-    const std::string serial = std::to_string(store->add("outerloop/groups", 1));
-    for (int other = 1; other < size; ++other) {
-      const std::string asked = text_of(store->get(question(other)));
-      store->deleteKey(question(other));
-      store->set(answer(other, asked), bytes_of(serial));
-    }
-    return serial;
-  }
-  const std::string asked = std::to_string(store->add(c10::str("outerloop/asked/", rank), 1));
-  store->set(question(rank), bytes_of(asked));
-  try {
-    store->wait({answer(rank, asked)}, timeout);
-  } catch (...) {
-    store->deleteKey(question(rank));
-    throw;
-  }
-  return text_of(store->get(answer(rank, asked)));
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,

@@ -41,6 +41,8 @@ const std::vector<Rule> rules = {
     // libtorch ships no gloo headers: what stands in for them is seen by one source only.
     {"src/comm/gloo_headers/*", ""},
     {"src/comm/gloo.cpp", "comm/* outerloop/c10d.hpp outerloop/error.hpp " + c10d + "* " + tensors},
+    {"src/comm/nccl.cpp", "comm/* outerloop/communicator.hpp outerloop/error.hpp " + c10d + "*Store.hpp " + c10d +
+                              "ProcessGroupNCCL.hpp c10/cuda/* " + tensors},
     {"src/comm/*", "comm/* kernels/staging.hpp outerloop/c10d.hpp outerloop/communicator.hpp outerloop/error.hpp " +
                        c10d + "*Store.hpp " + tensors},
 
