@@ -136,9 +136,13 @@ class ShimBackend final : public Backend {
 
 std::vector<std::shared_ptr<Backend>> shim_backends() {
   shim::multiprocessors(3);
+#ifdef __SANITIZE_THREAD__  // twenty times slower, and it sees races whatever the order
+  return {std::make_shared<ShimBackend>("ShimRandom", shim::Schedule::random)};
+#else
   return {std::make_shared<ShimBackend>("ShimForward", shim::Schedule::forward),
           std::make_shared<ShimBackend>("ShimReverse", shim::Schedule::reverse),
           std::make_shared<ShimBackend>("ShimRandom", shim::Schedule::random)};
+#endif
 }
 
 }  // namespace outerloop::testing
