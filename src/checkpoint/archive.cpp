@@ -58,10 +58,11 @@ void write(torch::serialize::OutputArchive& archive, const Snapshot& snapshot, c
   for (size_t i = 0; i < snapshot.states.size(); ++i) {
     const OuterState& state = snapshot.states[i];
     const std::string bucket = c10::str("bucket", i);
+    // From the CPU: what was saved on a GPU would be loaded on that very one, if there is such, before it is copied.
     archive.write(bucket + "_round", c10::IValue(state.round));
-    archive.write(bucket + "_anchor", state.anchor);
+    archive.write(bucket + "_anchor", state.anchor.cpu());
     archive.write(bucket + "_slots", c10::IValue(static_cast<int64_t>(state.slots.size())));
-    for (size_t j = 0; j < state.slots.size(); ++j) archive.write(c10::str(bucket, "_slot", j), state.slots[j]);
+    for (size_t j = 0; j < state.slots.size(); ++j) archive.write(c10::str(bucket, "_slot", j), state.slots[j].cpu());
   }
   torch::serialize::OutputArchive nested(archive.compilation_unit());
   inner.save(nested);

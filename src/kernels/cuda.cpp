@@ -1,6 +1,7 @@
 #include "kernels/cuda.hpp"
 
 #include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
@@ -27,9 +28,24 @@ using outerloop::cuda::Workspace;
 
 /// The device of a tensor made current, and its current stream.
 struct Here {
-  explicit Here(at::Device device) : guard(device), stream(c10::cuda::getCurrentCUDAStream(device.index()).stream()) {}
+  explicit Here(at::Device device)
+      : guard(device), current(c10::cuda::getCurrentCUDAStream(device.index())), stream(current.stream()) {}
+
+  /// What is let go of while the stream still uses it must not become another tensor's memory before that is over. By
+  /// itself torch knows only of the stream on which a tensor was made.
+  template <class... Tensors>
+  void uses(const Tensors&... tensors) const {
+    (record(tensors), ...);
+  }
+
   c10::cuda::CUDAGuard guard;
+  c10::cuda::CUDAStream current;
   cudaStream_t stream;
+
+ private:
+  void record(const Tensor& tensor) const {
+    if (tensor.defined()) c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), current);
+  }
 };
 
 constexpr std::array types{Type::float32, Type::bfloat16, Type::float16, Type::float64};
@@ -130,6 +146,7 @@ Kept& kept_of(Params& params, const Here& here) {
     kept.workspace = new_workspace(here, params.device);
     kept.pinned = pinned_bytes(sizeof(outerloop::cuda::Summary));
   }
+  here.uses(kept.chunks, kept.workspace);
   return kept;
 }
 
@@ -146,6 +163,7 @@ bool available() { return true; }
 Summary send(Params& params, const Tensor& anchor, const Tensor& wire, double weight) {
   const Here here(params.device);
   Kept& kept = kept_of(params, here);
+  here.uses(anchor, wire);
   for_each_table(kept, [&](const Table& table, const Sum& sum) {
     outerloop::cuda::send({table, anchor.const_data_ptr(), wire.mutable_data_ptr(), weight, sum}, here.stream);
   });
@@ -156,6 +174,7 @@ void apply(Params& params, const Tensor& anchor, const Tensor& velocity, const T
            double* sum_squares) {
   const Here here(params.device);
   Kept& kept = kept_of(params, here);
+  here.uses(anchor, velocity, wire);
   for_each_table(kept, [&](const Table& table, const Sum& sum) {
     outerloop::cuda::apply({.params = table,
                             .anchor = anchor.mutable_data_ptr(),
@@ -174,6 +193,7 @@ void apply(Params& params, const Tensor& anchor, const Tensor& velocity, const T
 
 void delta(Params& params, const Tensor& anchor, const Tensor& delta) {
   const Here here(params.device);
+  here.uses(anchor, delta);
   for (const Table& table : kept_of(params, here).tables) {
     outerloop::cuda::delta(table, anchor.const_data_ptr(), delta.mutable_data_ptr(), here.stream);
   }
@@ -181,6 +201,7 @@ void delta(Params& params, const Tensor& anchor, const Tensor& delta) {
 
 void gather(Params& params, const Tensor& flat) {
   const Here here(params.device);
+  here.uses(flat);
   for (const Table& table : kept_of(params, here).tables) {
     outerloop::cuda::gather(table, flat.mutable_data_ptr(), here.stream);
   }
@@ -188,6 +209,7 @@ void gather(Params& params, const Tensor& flat) {
 
 void scatter(Params& params, const Tensor& flat, double keep_local) {
   const Here here(params.device);
+  here.uses(flat);
   for (const Table& table : kept_of(params, here).tables) {
     outerloop::cuda::scatter(table, flat.const_data_ptr(), keep_local, here.stream);
   }
@@ -195,6 +217,7 @@ void scatter(Params& params, const Tensor& flat, double keep_local) {
 
 void step(const Tensor& anchor, const Tensor& velocity, const Tensor& mean_delta, const Step& step) {
   const Here here(anchor.device());
+  here.uses(anchor, velocity, mean_delta);
   outerloop::cuda::step({.type = type_of(anchor.scalar_type()),
                          .numel = anchor.numel(),
                          .anchor = anchor.mutable_data_ptr(),

@@ -118,7 +118,7 @@ void OuterLoopOptimizer::Impl::agree(const Groups& groups) {
     if (!met.contains(param.unsafeGetTensorImpl())) fresh.push_back(param);
   }
   round::Description next(describe(groups));
-  round::agree(exchange, next, fresh, sync.start, inner_step, fragment ? fragment->rounds() : 0);
+  round::agree(exchange, next, fresh, sync, inner_step, fragment ? fragment->rounds() : 0);
   fragment = fragment_of(groups);
   description = std::move(next);
   for (const Tensor& param : fresh) met.insert(param.unsafeGetTensorImpl());

@@ -71,11 +71,13 @@ void FlatParams::Impl::push() {
   }
 }
 
-Tensor FlatParams::gather() const {
-  Tensor flat = at::empty({impl_->numel}, at::TensorOptions().dtype(impl_->dtype).device(impl_->device()));
-  kernels::gather(impl_->pull(), flat);
+Tensor FlatParams::Impl::gather(at::Device to) {
+  Tensor flat = at::empty({numel}, at::TensorOptions().dtype(dtype).device(to));
+  kernels::gather(pull(), flat);
   return flat;
 }
+
+Tensor FlatParams::gather() const { return impl_->gather(device()); }
 
 void FlatParams::scatter(const Tensor& flat, double keep_local) {
   TORCH_CHECK(flat.is_contiguous() && flat.scalar_type() == dtype() && flat.numel() == numel(), "scatter: needs ",

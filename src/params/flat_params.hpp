@@ -21,6 +21,7 @@ struct FlatParams::Impl {
   kernels::Params& pull();
   /// After writing through what pull() gave: dense copies go back to their parameters, version counters move on.
   void push();
+  Tensor gather(at::Device to);  ///< a new flat vector there, on device() or on the CPU, holding the parameters
 };
 
 }  // namespace outerloop

@@ -108,6 +108,10 @@ std::vector<FlatParams> split(const std::vector<Tensor>& params) {
   return parts;
 }
 
+at::Device state_device(const FlatParams& params, const std::optional<at::Device>& anchor_device) {
+  return anchor_device && anchor_device->is_cpu() ? at::Device(at::kCPU) : params.device();
+}
+
 Fragment::Fragment(const std::vector<Tensor>& params, const std::vector<std::string>& labels, int slots,
                    std::optional<at::Device> anchor_device, const Fragment* before)
     : params_(params) {
@@ -117,13 +121,10 @@ Fragment::Fragment(const std::vector<Tensor>& params, const std::vector<std::str
   for (FlatParams& part : split(params)) {
     Bucket& bucket = buckets_.emplace_back(Bucket{std::move(part), {}, {}});
     FlatParams::Impl& impl = bucket.params.impl();
-    const bool on_cpu = anchor_device && anchor_device->is_cpu();
-    const auto flat = at::TensorOptions().dtype(impl.dtype).device(on_cpu ? at::Device(at::kCPU) : impl.device());
-    const bool crosses = flat.device().is_cpu() && !impl.device().is_cpu();
-    bucket.state.anchor = at::empty({impl.numel}, flat);
-    kernels::gather(impl.pull(), bucket.state.anchor);
+    bucket.state.anchor = impl.gather(state_device(bucket.params, anchor_device));
     for (int i = 0; i < slots; ++i) bucket.state.slots.push_back(at::zeros_like(bucket.state.anchor));
-    bucket.wire = at::empty({impl.numel}, flat.pinned_memory(crosses));
+    const bool crosses = bucket.state.anchor.is_cpu() && !impl.device().is_cpu();
+    bucket.wire = at::empty({impl.numel}, bucket.state.anchor.options().pinned_memory(crosses));
     take_over(bucket, old);
     for (size_t i = 0; i < impl.tensors.size(); ++i) impl.labels[i] = label_of[impl.tensors[i].unsafeGetTensorImpl()];
   }

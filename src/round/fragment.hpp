@@ -56,6 +56,9 @@ class Fragment {
   std::vector<Bucket> buckets_;
 };
 
+/// Where anchor, slots and wire of these parameters are.
+at::Device state_device(const FlatParams& params, const std::optional<at::Device>& anchor_device);
+
 /// The parameters that share a bucket, in buckets' order: devices as they come, of each all but float64, then float64;
 /// empty buckets are left out.
 std::vector<FlatParams> split(const std::vector<Tensor>& params);

@@ -13,9 +13,14 @@ namespace outerloop::round {
 
 namespace {
 
-uint64_t fingerprint_of(const std::vector<FlatParams>& parts) {
+/// Where anchors will be, so that a GPU without room for them needs none now.
+Tensor gathered(const FlatParams& params, const SyncOptions& sync) {
+  return params.impl().gather(state_device(params, sync.anchor_device));
+}
+
+uint64_t fingerprint_of(const std::vector<FlatParams>& parts, const SyncOptions& sync) {
   uint64_t print = 0;
-  for (const FlatParams& part : parts) print = 31 * print + fingerprint(part.gather());
+  for (const FlatParams& part : parts) print = 31 * print + fingerprint(gathered(part, sync));
   return print;
 }
 
@@ -33,19 +38,19 @@ void check_equal(const std::vector<Header>& headers) {
 
 Description::Description(std::string lines) : text(std::move(lines)), digest(XXH3_64bits(text.data(), text.size())) {}
 
-void agree(Exchange& exchange, const Description& description, const std::vector<Tensor>& params, Start start,
-           int64_t inner_step, int64_t rounds) {
+void agree(Exchange& exchange, const Description& description, const std::vector<Tensor>& params,
+           const SyncOptions& sync, int64_t inner_step, int64_t rounds) {
   if (exchange.size() == 1) return;
   std::vector<FlatParams> parts = split(params);
   Header mine{.talk = Talk::start, .inner_step = inner_step, .round = rounds, .description = description.digest};
-  if (start == Start::verify) mine.fingerprint = fingerprint_of(parts);
+  if (sync.start == Start::verify) mine.fingerprint = fingerprint_of(parts, sync);
   const Meeting meeting = exchange.meet(mine, description.text);
   if (std::string reason = out_of_step(meeting.headers); !reason.empty()) throw ConsistencyError(reason);
   if (!meeting.texts.empty()) throw ConsistencyError("replicas cannot train together: " + explain(meeting));
-  if (start == Start::verify) check_equal(meeting.headers);
-  if (start != Start::broadcast) return;
+  if (sync.start == Start::verify) check_equal(meeting.headers);
+  if (sync.start != Start::broadcast) return;
   for (FlatParams& part : parts) {
-    const Tensor flat = part.gather();
+    const Tensor flat = gathered(part, sync);
     exchange.from(flat.device()).broadcast(flat, 0).wait();
     if (exchange.rank() != 0) part.scatter(flat);
   }

@@ -16,9 +16,9 @@ struct Description {
   explicit Description(std::string text);
 };
 
-/// All ranks agree on `description`, and on the values of `params` as `start` says: Start::broadcast writes rank 0's
+/// All ranks agree on `description`, and on the values of `params` as sync.start says: Start::broadcast writes rank 0's
 /// into all. Collective; throws ConsistencyError on every rank, CommError.
-void agree(Exchange& exchange, const Description& description, const std::vector<Tensor>& params, Start start,
-           int64_t inner_step, int64_t rounds);
+void agree(Exchange& exchange, const Description& description, const std::vector<Tensor>& params,
+           const SyncOptions& sync, int64_t inner_step, int64_t rounds);
 
 }  // namespace outerloop::round
