@@ -210,6 +210,53 @@ TEST(StreamsOnGpus, OfARoundKeepsTheMemoryItNeeds) {
   }
 }
 
+// ---- the stages by themselves ----
+
+struct Recipe {
+  std::vector<Tensor> results;
+  DeltaSummary summary;
+  uint64_t print;
+};
+
+/// A user's own recipe, with flat vectors beside the parameters or on the CPU.
+Recipe stages(at::Device of_params, at::Device of_state) {
+  const auto values = [](int step, size_t index, at::ScalarType type) {
+    return scripted_values({1001}, type, 0, step, index);
+  };
+  std::vector<Tensor> tensors;
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    tensors.push_back(values(0, tensors.size(), type).to(of_params));
+  }
+  FlatParams params(tensors);
+  const Tensor anchor = scripted_values({params.numel()}, at::kFloat, 0, 1, 0).to(of_state),
+               velocity = scripted_values({params.numel()}, at::kFloat, 0, 1, 1).to(of_state);
+  const Tensor gathered = params.gather(), delta = pseudogradient(anchor, params);
+  Recipe all{on_cpu({gathered, delta}), summarize(delta), fingerprint(anchor)};
+  average_step(anchor, delta);
+  nesterov_step(anchor, velocity, delta, 0.7, 0.9);
+  for (const double keep_local : {0.25, 0.0}) {
+    params.scatter(anchor, keep_local);
+    for (const Tensor& tensor : on_cpu({anchor, velocity, tensors[0], tensors[1], tensors[2]})) {
+      all.results.push_back(tensor);
+    }
+  }
+  return all;
+}
+
+TEST(StagesOnGpus, EqualThoseOnTheCpuBitForBit) {
+  OUTERLOOP_NEEDS_GPUS(1);
+  const Recipe expected = stages(at::kCPU, at::kCPU);
+  on_ranks(1, [&](int) {
+    for (const at::Device of_state : {gpu(0), at::Device(at::kCPU)}) {
+      const Recipe all = stages(gpu(0), of_state);
+      EXPECT_TRUE(same_bits(all.results, expected.results)) << of_state;
+      EXPECT_NEAR(all.summary.norm, expected.summary.norm, 1e-9 * expected.summary.norm) << of_state;
+      EXPECT_EQ(all.summary.non_finite, 0) << of_state;
+      EXPECT_EQ(all.print, expected.print) << of_state;
+    }
+  });
+}
+
 // ---- checkpoints ----
 
 std::string saved(const OuterLoopOptimizer& optimizer) {
@@ -232,17 +279,16 @@ Story train_with_a_stop(const std::shared_ptr<Communicator>& comm, Place from, P
   plan.sync.on_sync = [&](const SyncReport& report) { story.reports.push_back(report); };
   std::string file;
   std::vector<Tensor> values;
-  const auto run = [&](const OuterLoopOptimizer& optimizer, OuterLoopOptimizer& same, const std::vector<Tensor>& params,
-                       int64_t until) {
+  const auto run = [&](OuterLoopOptimizer& optimizer, const std::vector<Tensor>& params, int64_t until) {
     while (optimizer.local_steps() < until) {
-      same.step();
+      optimizer.step();
       story.seen.push_back(forward(params));
     }
   };
   {
     const std::vector<Tensor> params = model(from, comm->rank());
     const auto optimizer = optimizer_of(params, comm, plan);
-    run(*optimizer, *optimizer, params, 3);
+    run(*optimizer, params, 3);
     file = saved(*optimizer);
     values = on_cpu(params);
   }
@@ -250,7 +296,7 @@ Story train_with_a_stop(const std::shared_ptr<Communicator>& comm, Place from, P
   const auto optimizer = optimizer_of(params, comm, plan);
   for (size_t i = 0; i < params.size(); ++i) params[i].detach().copy_(values[i]);
   load(*optimizer, file);
-  run(*optimizer, *optimizer, params, plan.steps);
+  run(*optimizer, params, plan.steps);
   story.anchors = on_cpu(optimizer->anchors());
   wait_for_stream();
   return story;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ATen/core/grad_mode.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
 #include <torch/types.h>
