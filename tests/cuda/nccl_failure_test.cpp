@@ -52,20 +52,26 @@ TEST(NcclFailure, IsHeardOfByTheOtherRanks) {
   forget_reports();
 }
 
-TEST(NcclFailure, OfSizesThatDifferEnds) {
+/// A call that the ranks make differently. NCCL does not compare them: any result, or none in time.
+void expect_end(const std::function<void()>& call) {
+  if (stand_in()) {
+    comm_error(call, 10s);
+    return;
+  }
+  try {
+    call();
+  } catch (const CommError&) {
+  }
+}
+
+TEST(NcclFailure, OfCallsThatDifferEnds) {
   OUTERLOOP_NEEDS_GPUS(2);
   const auto store = meeting_place();
   on_ranks(2, [&](int rank) {
-    const auto comm = nccl(store, rank, 2, 3s);
-    const auto call = [&] { comm->all_reduce_sum(on_gpu(rank, rank == 0 ? 4 : 4000, 1)).wait(); };
-    if (stand_in()) {
-      comm_error(call, 10s);
-    } else {  // NCCL does not compare them: any result, or none in time
-      try {
-        call();
-      } catch (const CommError&) {
-      }
-    }
+    const auto sizes = nccl(store, rank, 2, 3s), operations = nccl(store, rank, 2, 3s);
+    expect_end([&] { sizes->all_reduce_sum(on_gpu(rank, rank == 0 ? 4 : 4000, 1)).wait(); });
+    const Tensor flat = on_gpu(rank, 4, 1);
+    expect_end([&] { rank == 0 ? operations->all_reduce_sum(flat).wait() : operations->broadcast(flat, 1).wait(); });
   });
   forget_reports();
 }
@@ -100,10 +106,12 @@ void survive(const std::filesystem::path& file, int rank) {
   const auto comm = nccl(c10::make_intrusive<c10d::FileStore>(file, 3), rank, 3, 5s);
   expect_sums(*comm);
   if (rank == 2) raise(SIGKILL);
-  const auto message = comm_error([&] { comm->all_reduce_sum(on_gpu(rank, 5, 1)).wait(); }, 12s);
+  Pending pending = comm->all_reduce_sum(on_gpu(rank, 5, 1));
+  std::this_thread::sleep_for(3s);  // nobody but wait() is told of the failure, nor afterwards
+  const auto message = comm_error([&] { pending.wait(); }, 12s);
   EXPECT_TRUE(says(message, "all_reduce_sum")) << message;
   EXPECT_THROW(comm->broadcast(on_gpu(rank, 5, 1), 0), CommError);
-  std::this_thread::sleep_for(1s);  // nothing kills this process afterwards
+  std::this_thread::sleep_for(1s);
   forget_reports();
 }
 
@@ -113,9 +121,9 @@ TEST(NcclFailure, OfAKilledProcessIsACommErrorInTheOthers) {
   const TempFolder folder;
   std::vector<pid_t> ranks;
   for (const char* name : {"rank 0", "rank 1", "rank 2"}) {
-    // As torchrun sets it: to end the process.
-    ranks.push_back(spawn_role(
-        name, {{"OUTERLOOP_TEST_FILE", (folder / "store").string()}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"}}));
+    ranks.push_back(spawn_role(name, {{"OUTERLOOP_TEST_FILE", folder / "store"},
+                                      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},  // as torchrun sets it: the end
+                                      {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "100"}}));  // and soon
   }
   EXPECT_EQ(wait_for(ranks[0]), 0);
   EXPECT_EQ(wait_for(ranks[1]), 0);
