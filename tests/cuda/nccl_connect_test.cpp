@@ -96,31 +96,34 @@ void expect_peers_agree(const Variables& more = {}) {
   for (const pid_t rank : ranks) EXPECT_EQ(wait_for(rank), 0);
 }
 
-/// Connects, with LOCAL_RANK as given, to a group over NCCL on that GPU, or over Gloo.
-void expect_group(std::optional<int> local_rank, std::optional<int> gpu) {
+/// Connects, with LOCAL_RANK as given, to a group over NCCL on that GPU, or over Gloo. Keep it: where it was, the next
+/// one meets, and the store goes with it.
+std::shared_ptr<Communicator> expect_group(std::optional<int> local_rank, std::optional<int> gpu) {
   local_rank ? setenv("LOCAL_RANK", std::to_string(*local_rank).c_str(), 1) : unsetenv("LOCAL_RANK");
   const auto comm = connect_from_env(60s);
   const at::Device expected = gpu ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(*gpu)) : at::Device(at::kCPU);
-  ASSERT_EQ(comm->device(), expected);
+  EXPECT_EQ(comm->device(), expected);
   const Tensor flat = torch::full({3}, comm->rank() + 1.0f).to(comm->device());
   comm->all_reduce_sum(flat).wait();
   EXPECT_TRUE(holds(flat, torch::full({3}, 3.0f)));
+  return comm;
 }
 
 TEST(ConnectFromEnvWithGpus, IsOverNcclWhereEachRankHasAGpuOfItsOwn) {
   OUTERLOOP_NEEDS_GPUS(1);
   if (role() != "peer") return expect_peers_agree();
   const int rank = std::atoi(std::getenv("RANK")), count = c10::cuda::device_count();
-  if (stand_in() || count > 1) expect_group(gpu_of(rank), gpu_of(rank));
-  expect_group(rank * count, std::nullopt);  // number `count` is not there
-  expect_group(std::nullopt, count > 1 ? std::optional(rank) : std::nullopt);
+  std::vector<std::shared_ptr<Communicator>> groups;
+  if (stand_in() || count > 1) groups.push_back(expect_group(gpu_of(rank), gpu_of(rank)));
+  groups.push_back(expect_group(rank * count, std::nullopt));  // number `count` is not there
+  groups.push_back(expect_group(std::nullopt, count > 1 ? std::optional(rank) : std::nullopt));
 }
 
 TEST(ConnectFromEnvWithGpus, IsOverGlooIfARankSeesNone) {
   OUTERLOOP_NEEDS_GPUS(1);
   if (role() != "peer") return expect_peers_agree(no_gpus);
   EXPECT_EQ(c10::cuda::device_count() > 0, std::string(std::getenv("RANK")) == "0");
-  for (const auto local_rank : {std::optional(0), std::optional<int>()}) expect_group(local_rank, std::nullopt);
+  const auto first = expect_group(0, std::nullopt), second = expect_group(std::nullopt, std::nullopt);
 }
 
 }  // namespace
