@@ -153,8 +153,8 @@ RunResult train(Gpt& model, const Corpus& corpus, const Options& options, const 
   return result;
 }
 
-/// Over Gloo, which serves replicas on CPUs, on a GPU each, and on one GPU together (NCCL refuses that). A group that
-/// cannot be joined is no loss of contact: its reason is told.
+/// Over NCCL if each replica has a GPU of its own, else over Gloo, which also serves CPUs and replicas that share a
+/// GPU. A group that cannot be joined is no loss of contact: its reason is told.
 std::shared_ptr<outerloop::Communicator> connect(const Options& options) {
   try {
     return outerloop::connect_from_env(std::chrono::seconds(options.timeout));

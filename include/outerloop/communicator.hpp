@@ -55,10 +55,11 @@ struct Rendezvous {
 };
 
 /// The group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them (its agent's store is
-/// used when TORCHELASTIC_USE_AGENT_STORE is set); without RANK and WORLD_SIZE, a group of one. In a program that links
-/// outerloop::cuda and sees a GPU it is one over NCCL, on GPU number LOCAL_RANK, or RANK modulo their number if that is
-/// not set; else one over Gloo. Collective: returns when all ranks have come, throws CommError when they have not
-/// within `timeout`.
+/// used when TORCHELASTIC_USE_AGENT_STORE is set); without RANK and WORLD_SIZE, a group of one. It is over NCCL if
+/// every rank has a GPU of its own, else over Gloo on all of them; device() tells. A rank's GPU is number LOCAL_RANK,
+/// or RANK if that is not set, of those that its process sees; it has none if there are fewer, or if its program does
+/// not link outerloop::cuda. Where each process sees one GPU, all its own, set LOCAL_RANK to 0. Collective: returns
+/// when all ranks have come, throws CommError when they have not within `timeout`.
 std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout = default_timeout);
 
 /// A group over Gloo (TCP). GLOO_SOCKET_IFNAME names the network interface to use. Collective, as connect_from_env.

@@ -15,6 +15,7 @@
 #include "comm/deadline.hpp"
 #include "comm/gloo.hpp"
 #include "comm/nccl.hpp"
+#include "comm/serial.hpp"
 
 namespace outerloop {
 
@@ -60,16 +61,30 @@ std::optional<int64_t> env_integer(const char* name, int64_t low, int64_t high) 
   return value;
 }
 
-/// torchrun numbers the ranks of a host; where nothing does, as with one GPU for each process or hosts that are filled
-/// one after the other, the rank tells.
-int gpu_from_env(int rank, int gpus) {
-  const auto local = env_integer("LOCAL_RANK", 0, INT_MAX);
-  if (!local) return rank % gpus;
-  TORCH_CHECK(
-      *local < gpus, "LOCAL_RANK is ", *local, ", but this process sees ", gpus,
-      " GPUs: each rank needs one of its own, else connect with connect_gloo, or with connect_nccl to a GPU of your "
-      "choice");
-  return static_cast<int>(*local);
+/// The GPU that no other rank of this host uses. torchrun numbers these; where nothing does, all ranks may be on one.
+std::optional<int> own_gpu(int rank) {
+  const int gpus = comm::nccl_devices();
+  if (gpus == 0) return std::nullopt;
+  const auto number = env_integer("LOCAL_RANK", 0, INT_MAX).value_or(rank);
+  return number < gpus ? std::optional(static_cast<int>(number)) : std::nullopt;
+}
+
+/// Whether every rank has a GPU of its own: the same answer on all, which come to different ones by themselves.
+bool all_have_gpus(const c10::intrusive_ptr<c10d::Store>& store, const Rendezvous& at, bool mine) {
+  const auto count = [store, mine, rank = at.rank, size = at.size, timeout = at.timeout] {
+    const std::string serial = comm::serial_from_rank_zero(store, rank, size, timeout);
+    c10d::PrefixStore keys("gpus/" + serial, store);
+    keys.add("own", mine ? 1 : 0);
+    if (keys.add("counted", 1) == size) keys.set("all counted", std::vector<uint8_t>{1});
+    keys.wait({"all counted"}, timeout);
+    return keys.add("own", 0) == size;
+  };
+  try {
+    return comm::within(at.timeout, count);
+  } catch (const std::exception& error) {
+    throw CommError(c10::str("rank ", at.rank, " of ", at.size, " could not learn by way of ", at.host, ":", at.port,
+                             " within ", at.timeout.count(), " ms whether all ranks have a GPU: ", error.what()));
+  }
 }
 
 }  // namespace
@@ -102,8 +117,7 @@ std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout
   TORCH_CHECK(port, "MASTER_PORT is not set: the port at which rank 0 listens");
   const Rendezvous at{static_cast<int>(*rank), static_cast<int>(*size), host, static_cast<uint16_t>(*port), timeout};
   check(at);
-  const int gpus = comm::nccl_devices();
-  const int gpu = gpus > 0 ? gpu_from_env(at.rank, gpus) : 0;
+  const auto gpu = own_gpu(at.rank);
 
   // torchrun's agent listens at MASTER_PORT itself; every rank is then a client.
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -113,7 +127,9 @@ std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout
   if (const auto restarts = env_integer("TORCHELASTIC_RESTART_COUNT", 0, INT64_MAX)) {
     store = c10::make_intrusive<c10d::PrefixStore>(c10::str("restart/", *restarts), store);
   }
-  if (gpus > 0) return comm::nccl_over(std::move(store), at.rank, at.size, gpu, at.timeout);
+  if (all_have_gpus(store, at, gpu.has_value())) {
+    return comm::nccl_over(std::move(store), at.rank, at.size, *gpu, at.timeout);
+  }
   return comm::gloo_over(std::move(store), at.rank, at.size, at.host, at.timeout);
 }
 

@@ -47,15 +47,12 @@ Joined join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, at
 /// Tells the other ranks that this one needs the group no more, and waits until all have said so: none is then inside
 /// an operation, nor will be. False if that is not to be had. Asks again and again instead of waiting in the store,
 /// which serves nobody else meanwhile.
-bool all_part(c10d::Store& keys, int rank, int size, std::chrono::milliseconds timeout) {
+bool all_part(c10d::Store& keys, int size, std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds pause{10};
   const auto end = std::chrono::steady_clock::now() + timeout;
-  const auto parted = [](int of) { return c10::str("parted/", of); };
-  std::vector<std::string> all;
-  for (int other = 0; other < size; ++other) all.push_back(parted(other));
   try {
-    keys.set(parted(rank), std::vector<uint8_t>{1});
-    while (!keys.check(all)) {
+    if (keys.add("parted", 1) == size) keys.set("all parted", std::vector<uint8_t>{1});
+    while (!keys.check({"all parted"})) {
       if (std::chrono::steady_clock::now() > end) return false;
       std::this_thread::sleep_for(pause);
     }
@@ -69,8 +66,7 @@ bool all_part(c10d::Store& keys, int rank, int size, std::chrono::milliseconds t
 /// heard of by ranks that still use it.
 void end(const Joined& joined, Parting parting, std::chrono::milliseconds timeout) {
   const auto backend = joined.group->getBackend(at::kCUDA);
-  if (parting == Parting::healthy &&
-      all_part(*joined.keys, joined.group->getRank(), joined.group->getSize(), timeout)) {
+  if (parting == Parting::healthy && all_part(*joined.keys, joined.group->getSize(), timeout)) {
     backend->shutdown();
   } else {
     backend->abort();

@@ -13,6 +13,8 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <map>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -41,6 +43,9 @@ inline bool stand_in() { return ptxncl_communicators != nullptr; }
   }
 
 inline int gpu_of(int rank) { return rank % std::max<int>(1, c10::cuda::device_count()); }
+
+/// The environment of a process that sees no GPU, on a machine with some and on a stand-in.
+inline const std::map<std::string, std::string> no_gpus{{"CUDA_VISIBLE_DEVICES", ""}, {"PTXSIM_DEVICES", "0"}};
 
 /// What a stand-in reports of peers that never came, where a test means it.
 inline void forget_reports() {

@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "comm/nccl_environment.hpp"
 #include "comm/port.hpp"
@@ -78,46 +79,51 @@ TEST(ConnectNccl, MeetsAtRankZero) {
   });
 }
 
-std::map<std::string, std::string> variables(int rank, uint16_t port) {
-  return {{"RANK", std::to_string(rank)},
-          {"WORLD_SIZE", "2"},
-          {"MASTER_ADDR", "127.0.0.1"},
-          {"MASTER_PORT", std::to_string(port)}};
-}
+using Variables = std::map<std::string, std::string>;
 
-void peer() {
-  const auto comm = connect_from_env(60s);
-  EXPECT_EQ(comm->device(), at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu_of(comm->rank()))));
-  const c10::cuda::CUDAGuard device(comm->device());
-  expect_sums(*comm);
-}
-
-TEST(ConnectFromEnvWithGpus, IsOverNcclOnTheGpuOfTheRank) {
-  OUTERLOOP_NEEDS_GPUS(2);
-  if (role() == "peer") return peer();
+/// Spawns two ranks as torchrun would, with `more` on rank 1, each of which runs the current test as a "peer".
+void expect_peers_agree(const Variables& more = {}) {
   const ReservedPort port;
-  for (const bool with_local_rank : {false, true}) {
-    std::vector<pid_t> ranks;
-    for (const int rank : {0, 1}) {
-      auto more = variables(rank, port);
-      if (with_local_rank) more["LOCAL_RANK"] = std::to_string(gpu_of(rank));
-      ranks.push_back(spawn_role("peer", more));
-    }
-    for (const pid_t rank : ranks) EXPECT_EQ(wait_for(rank), 0);
+  std::vector<pid_t> ranks;
+  for (const int rank : {0, 1}) {
+    Variables variables{{"RANK", std::to_string(rank)},
+                        {"WORLD_SIZE", "2"},
+                        {"MASTER_ADDR", "127.0.0.1"},
+                        {"MASTER_PORT", std::to_string(port)}};
+    if (rank == 1) variables.insert(more.begin(), more.end());
+    ranks.push_back(spawn_role("peer", variables));
   }
+  for (const pid_t rank : ranks) EXPECT_EQ(wait_for(rank), 0);
 }
 
-TEST(ConnectFromEnvWithGpus, NamesALocalRankWithoutAGpu) {
+/// Connects, with LOCAL_RANK as given, to a group over NCCL on that GPU, or over Gloo. Keep it: where it was, the next
+/// one meets, and the store goes with it.
+std::shared_ptr<Communicator> expect_group(std::optional<int> local_rank, std::optional<int> gpu) {
+  local_rank ? setenv("LOCAL_RANK", std::to_string(*local_rank).c_str(), 1) : unsetenv("LOCAL_RANK");
+  const auto comm = connect_from_env(60s);
+  const at::Device expected = gpu ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(*gpu)) : at::Device(at::kCPU);
+  EXPECT_EQ(comm->device(), expected);
+  const Tensor flat = torch::full({3}, comm->rank() + 1.0f).to(comm->device());
+  comm->all_reduce_sum(flat).wait();
+  EXPECT_TRUE(holds(flat, torch::full({3}, 3.0f)));
+  return comm;
+}
+
+TEST(ConnectFromEnvWithGpus, IsOverNcclWhereEachRankHasAGpuOfItsOwn) {
   OUTERLOOP_NEEDS_GPUS(1);
-  if (role() == "peer") {
-    const auto message = refusal([] { connect_from_env(1s); });
-    EXPECT_TRUE(says(message, "LOCAL_RANK is 77"));
-    EXPECT_TRUE(says(message, std::to_string(c10::cuda::device_count()) + " GPUs"));
-    return;
-  }
-  auto more = variables(0, 29500);
-  more["LOCAL_RANK"] = "77";
-  EXPECT_EQ(wait_for(spawn_role("peer", more)), 0);
+  if (role() != "peer") return expect_peers_agree();
+  const int rank = std::atoi(std::getenv("RANK")), count = c10::cuda::device_count();
+  std::vector<std::shared_ptr<Communicator>> groups;
+  if (stand_in() || count > 1) groups.push_back(expect_group(gpu_of(rank), gpu_of(rank)));
+  groups.push_back(expect_group(rank * count, std::nullopt));  // number `count` is not there
+  groups.push_back(expect_group(std::nullopt, count > 1 ? std::optional(rank) : std::nullopt));
+}
+
+TEST(ConnectFromEnvWithGpus, IsOverGlooIfARankSeesNone) {
+  OUTERLOOP_NEEDS_GPUS(1);
+  if (role() != "peer") return expect_peers_agree(no_gpus);
+  EXPECT_EQ(c10::cuda::device_count() > 0, std::string(std::getenv("RANK")) == "0");
+  const auto first = expect_group(0, std::nullopt), second = expect_group(std::nullopt, std::nullopt);
 }
 
 }  // namespace

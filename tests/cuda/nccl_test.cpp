@@ -5,7 +5,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include <cstdlib>
+#include <filesystem>
+#include <iterator>
 
 // Groups over NCCL that work: collectives, streams, other groups beside them, and in which order they may go.
 
@@ -170,6 +171,30 @@ TEST(Nccl, GroupsMayGoInAnyOrder) {
       groups[1 - first].reset();
     });
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s) << first_to_go;
+  }
+}
+
+/// Threads of this process.
+int64_t threads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+}
+
+TEST(Nccl, GroupsThatWentLeaveNothingBehind) {
+  OUTERLOOP_NEEDS_GPUS(2);
+  const auto store = meeting_place();
+  const auto once = [&] { on_ranks(2, [&](int rank) { expect_sums(*nccl(store, rank, 2)); }); };
+  once();  // CUDA and NCCL start threads that stay
+  const int64_t before = threads();
+  uint64_t created = 0, destroyed = 0, aborted = 0;
+  if (ptxncl_communicators) ptxncl_communicators(&created, &destroyed, &aborted);
+  const uint64_t aborted_before = aborted;
+  for (int i = 0; i < 3; ++i) once();
+  for (int i = 0; i < 100 && threads() > before; ++i)
+    std::this_thread::sleep_for(10ms);  // a thread's end takes a while
+  EXPECT_LE(threads(), before);
+  if (ptxncl_communicators) {
+    ptxncl_communicators(&created, &destroyed, &aborted);
+    EXPECT_EQ(aborted, aborted_before);  // all in peace
   }
 }
 
