@@ -152,8 +152,9 @@ TEST_P(Fused, EqualsStagesAroundChunksAndBlocks) {
 }
 
 TEST_P(Fused, EqualsStagesForTwoTensors) {
-  for (const RuleCase& rule : some(rules()))
+  for (const RuleCase& rule : some(rules())) {
     expect_fused_equals_stages(backend(), {8195, 4097}, types(), rule, 0.0, 3.3);
+  }
 }
 
 TEST_P(Fused, EqualsStagesForFiveThousandTensorsSomeOfThemEmpty) {
