@@ -45,7 +45,8 @@ inline std::vector<Tensor> forward(const std::vector<Tensor>& params) {
 
 inline std::vector<Tensor> on_cpu(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> copies;
-  for (const Tensor& tensor : tensors) copies.push_back(tensor.detach().cpu());
+  for (const Tensor& tensor : tensors)
+    copies.push_back(tensor.detach().to(at::TensorOptions(at::kCPU), /*non_blocking=*/false, /*copy=*/true));
   return copies;
 }
 
