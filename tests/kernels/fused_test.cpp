@@ -37,18 +37,18 @@ std::vector<RuleCase> rules() {
           {"no momentum", std::make_shared<Nesterov>(0.3, 0.0, true), {.lr = 0.3, .nesterov = true}}};
 }
 
-/// A list of cases; under TSan, where a launch in the shim takes a tenth of a second, the second of every four.
-template <class T>
-std::vector<T> some(std::vector<T> all) {
-#ifdef __SANITIZE_THREAD__
-  std::vector<T> kept;
+std::vector<RuleCase> some_rules() {
+  if (testing::under_sanitizer) return {rules()[1]};
+  return rules();
+}
+
+/// Under TSan the second of every four.
+Sizes some_sizes(const Sizes& all) {
+  if (!testing::under_tsan) return all;
+  Sizes kept;
   for (size_t i = 1; i < all.size(); i += 4) kept.push_back(all[i]);
   return kept;
-#else
-  return all;
-#endif
 }
-Sizes some_sizes(Sizes all) { return some(std::move(all)); }
 
 Tensors to_cpu(const Tensors& tensors) {
   Tensors copies;
@@ -108,7 +108,7 @@ void expect_fused_equals_stages(Backend& backend, const Sizes& sizes, const Type
 }
 
 void expect_fused_equals_stages(Backend& backend, const Sizes& sizes, const Types& types) {
-  for (const RuleCase& rule : some(rules())) {
+  for (const RuleCase& rule : some_rules()) {
     for (const double keep_local : {0.0, 0.5, 1.0}) {
       expect_fused_equals_stages(backend, sizes, types, rule, keep_local, keep_local == 0 ? 1.0 : 3.3);
       if (::testing::Test::HasFatalFailure()) return;
@@ -152,7 +152,7 @@ TEST_P(Fused, EqualsStagesAroundChunksAndBlocks) {
 }
 
 TEST_P(Fused, EqualsStagesForTwoTensors) {
-  for (const RuleCase& rule : some(rules())) {
+  for (const RuleCase& rule : some_rules()) {
     expect_fused_equals_stages(backend(), {8195, 4097}, types(), rule, 0.0, 3.3);
   }
 }
@@ -229,11 +229,8 @@ TEST_P(Fused, StagesOneByOneEqualTheCpus) {
 
 std::vector<Types> type_lists() {
   const Types mixed{at::kHalf, at::kFloat, at::kBFloat16};
-#ifdef __SANITIZE_THREAD__  // the kernels of all types are one template
-  return {mixed};
-#else
+  if (testing::under_tsan) return {mixed};  // the kernels of all types are one template
   return {{at::kFloat}, {at::kBFloat16}, {at::kHalf}, {at::kDouble}, mixed};
-#endif
 }
 
 INSTANTIATE_TEST_SUITE_P(On, Fused,
