@@ -3,11 +3,14 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <thread>
 
 #include <outerloop/communicator.hpp>
 #include <outerloop/error.hpp>
@@ -30,23 +33,58 @@ void check(const Rendezvous& at) {
               at.timeout.count(), " ms");
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const Rendezvous& at, bool serve) {
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+/// When the time that a rendezvous may take is over.
+class Deadline {
+ public:
+  explicit Deadline(std::chrono::milliseconds timeout) : end_(Clock::now() + timeout) {}
+  std::chrono::milliseconds left() const {
+    return std::max(std::chrono::milliseconds(1),
+                    std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()));
+  }
+  bool over() const { return Clock::now() >= end_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point end_;
+};
+
+Store open_store(const Rendezvous& at, bool serve, const std::string& prefix, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = at.port;
   options.isServer = serve;
   options.numWorkers = at.size;
   options.waitWorkers = false;  // the group's own rendezvous waits
-  options.timeout = at.timeout;
+  options.timeout = timeout;
   options.multiTenant = true;  // a process may make several groups at one address
-  try {
-    // A listener that never answers keeps the client waiting for ever.
-    return comm::within(at.timeout, [host = at.host, options]() -> c10::intrusive_ptr<c10d::Store> {
-      return c10::make_intrusive<c10d::TCPStore>(host, options);
-    });
-  } catch (const std::exception& error) {
-    throw CommError(c10::str("rank ", at.rank, " of ", at.size,
-                             serve ? " could not listen at " : " could not reach rank 0 at ", at.host, ":", at.port,
-                             " within ", at.timeout.count(), " ms: ", error.what()));
+  // A listener that never answers keeps the client waiting for ever.
+  return comm::within(timeout, [host = at.host, options, prefix]() -> Store {
+    Store store = c10::make_intrusive<c10d::TCPStore>(host, options);
+    if (!prefix.empty()) store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+    return store;
+  });
+}
+
+/// Where this group meets: keys of its own, at rank 0 or (not `serve`) at torchrun's agent. All ranks have come. One
+/// that comes early may find the store of an earlier group at that address, which goes with it: it tries again.
+Store meet(const Rendezvous& at, const Deadline& end, bool serve, const std::string& prefix = "") {
+  constexpr std::chrono::milliseconds pause{50};
+  for (bool reached = false;; reached = false, std::this_thread::sleep_for(pause)) {
+    try {
+      const Store store = open_store(at, serve, prefix, end.left());
+      reached = true;
+      return comm::within(end.left(), [=, rank = at.rank, size = at.size, left = end.left()] {
+        return comm::own_keys(store, rank, size, left);
+      });
+    } catch (const std::exception& error) {
+      if (!serve && !end.over()) continue;
+      const char* failure = reached ? " did not meet the others"
+                            : serve ? " could not listen"
+                                    : " could not reach rank 0";
+      throw CommError(c10::str("rank ", at.rank, " of ", at.size, failure, " at ", at.host, ":", at.port, " within ",
+                               at.timeout.count(), " ms: ", error.what()));
+    }
   }
 }
 
@@ -70,17 +108,15 @@ std::optional<int> own_gpu(int rank) {
 }
 
 /// Whether every rank has a GPU of its own: the same answer on all, which come to different ones by themselves.
-bool all_have_gpus(const c10::intrusive_ptr<c10d::Store>& store, const Rendezvous& at, bool mine) {
-  const auto count = [store, mine, rank = at.rank, size = at.size, timeout = at.timeout] {
-    const std::string serial = comm::serial_from_rank_zero(store, rank, size, timeout);
-    c10d::PrefixStore keys("gpus/" + serial, store);
-    keys.add("own", mine ? 1 : 0);
-    if (keys.add("counted", 1) == size) keys.set("all counted", std::vector<uint8_t>{1});
-    keys.wait({"all counted"}, timeout);
-    return keys.add("own", 0) == size;
+bool all_have_gpus(const Store& keys, const Rendezvous& at, const Deadline& end, bool mine) {
+  const auto count = [keys, mine, size = at.size, timeout = end.left()] {
+    keys->add("own GPUs", mine ? 1 : 0);
+    if (keys->add("counted", 1) == size) keys->set("all counted", std::vector<uint8_t>{1});
+    keys->wait({"all counted"}, timeout);
+    return keys->add("own GPUs", 0) == size;
   };
   try {
-    return comm::within(at.timeout, count);
+    return comm::within(end.left(), count);
   } catch (const std::exception& error) {
     throw CommError(c10::str("rank ", at.rank, " of ", at.size, " could not learn by way of ", at.host, ":", at.port,
                              " within ", at.timeout.count(), " ms whether all ranks have a GPU: ", error.what()));
@@ -92,14 +128,16 @@ bool all_have_gpus(const c10::intrusive_ptr<c10d::Store>& store, const Rendezvou
 std::shared_ptr<Communicator> connect_gloo(const Rendezvous& at) {
   check(at);
   if (at.size == 1) return connect_alone();
-  return comm::gloo_over(open_store(at, at.rank == 0), at.rank, at.size, at.host, at.timeout);
+  const Deadline end(at.timeout);
+  return comm::gloo_over(meet(at, end, at.rank == 0), at.rank, at.size, at.host, at.timeout);
 }
 
 std::shared_ptr<Communicator> connect_nccl(const Rendezvous& at, int cuda_device) {
   comm::check_nccl_device(cuda_device);
   check(at);
   if (at.size == 1) return connect_alone();
-  return comm::nccl_over(open_store(at, at.rank == 0), at.rank, at.size, cuda_device, at.timeout);
+  const Deadline end(at.timeout);
+  return comm::nccl_over(meet(at, end, at.rank == 0), at.rank, at.size, cuda_device, at.timeout);
 }
 
 std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout) {
@@ -122,15 +160,15 @@ std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout
   // torchrun's agent listens at MASTER_PORT itself; every rank is then a client.
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   const bool agent_serves = agent && std::strcmp(agent, "True") == 0;
-  auto store = open_store(at, !agent_serves && at.rank == 0);
   // After an elastic restart the agent's store still holds the keys of the processes before.
-  if (const auto restarts = env_integer("TORCHELASTIC_RESTART_COUNT", 0, INT64_MAX)) {
-    store = c10::make_intrusive<c10d::PrefixStore>(c10::str("restart/", *restarts), store);
+  const auto restarts = env_integer("TORCHELASTIC_RESTART_COUNT", 0, INT64_MAX);
+  const Deadline end(timeout);
+  const Store keys =
+      meet(at, end, !agent_serves && at.rank == 0, restarts ? c10::str("restart/", *restarts) : std::string());
+  if (all_have_gpus(keys, at, end, gpu.has_value())) {
+    return comm::nccl_over(keys, at.rank, at.size, *gpu, at.timeout);
   }
-  if (all_have_gpus(store, at, gpu.has_value())) {
-    return comm::nccl_over(std::move(store), at.rank, at.size, *gpu, at.timeout);
-  }
-  return comm::gloo_over(std::move(store), at.rank, at.size, at.host, at.timeout);
+  return comm::gloo_over(keys, at.rank, at.size, at.host, at.timeout);
 }
 
 }  // namespace outerloop

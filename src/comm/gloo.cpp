@@ -2,7 +2,6 @@
 
 #include <outerloop/c10d.hpp>
 #include <outerloop/error.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <cstdlib>
@@ -23,8 +22,7 @@ std::shared_ptr<gloo::transport::Device> network_device(const std::string& host)
 
 c10::intrusive_ptr<c10d::ProcessGroup> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             const std::string& host, std::chrono::milliseconds timeout) {
-  const std::string serial = serial_from_rank_zero(store, rank, size, timeout);
-  const auto keys = c10::make_intrusive<c10d::PrefixStore>("outerloop/" + serial, store);
+  const auto keys = own_keys(store, rank, size, timeout);
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(network_device(host));
   const auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(keys, rank, size, options);

@@ -4,7 +4,6 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <outerloop/error.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <thread>
@@ -28,8 +27,7 @@ struct Joined {
 Joined join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, at::Device device,
             std::chrono::milliseconds timeout) {
   const c10::cuda::CUDAGuard guard(device);
-  const std::string serial = serial_from_rank_zero(store, rank, size, timeout);
-  const auto keys = c10::make_intrusive<c10d::PrefixStore>("outerloop/" + serial, store);
+  const auto keys = own_keys(store, rank, size, timeout);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   const auto backend = [&] {

@@ -2,6 +2,9 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
 namespace outerloop::comm {
 
 namespace {
@@ -39,9 +42,10 @@ std::string ask_for(c10d::Store& store, int rank, std::chrono::milliseconds time
 
 }  // namespace
 
-std::string serial_from_rank_zero(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                  std::chrono::milliseconds timeout) {
-  return rank == 0 ? give_out(*store, size, timeout) : ask_for(*store, rank, timeout);
+c10::intrusive_ptr<c10d::Store> own_keys(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                         std::chrono::milliseconds timeout) {
+  const std::string serial = rank == 0 ? give_out(*store, size, timeout) : ask_for(*store, rank, timeout);
+  return c10::make_intrusive<c10d::PrefixStore>("outerloop/" + serial, store);
 }
 
 }  // namespace outerloop::comm

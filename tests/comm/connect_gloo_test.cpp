@@ -4,14 +4,18 @@
 #include <outerloop/outerloop.hpp>
 
 #include <chrono>
+#include <future>
 #include <thread>
 
+#include "comm/pair.hpp"
 #include "comm/port.hpp"
 
 namespace outerloop {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::expect_sums;
+using testing::on_two_threads;
 using testing::ReservedPort;
 using testing::says;
 
@@ -46,6 +50,23 @@ TEST(ConnectGloo, MeetsOnThreadsOfOneProcess) {
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+/// Rank 0, which serves the store, lets go of its group after the other has come back for the next.
+TEST(ConnectGloo, MeetsAgainWhereAnEarlierGroupIsJustGoing) {
+  const ReservedPort port;
+  std::promise<void> coming;
+  const auto connect = [&](int rank) { return connect_gloo({.rank = rank, .size = 2, .port = port, .timeout = 20s}); };
+  on_two_threads([&](int rank) {
+    auto comm = connect(rank);
+    if (rank == 0) {
+      coming.get_future().wait();
+      std::this_thread::sleep_for(300ms);
+    }
+    comm.reset();
+    if (rank == 1) coming.set_value();
+    expect_sums(connect(rank));
+  });
 }
 
 TEST(ConnectGloo, OfOneIsAloneAndOpensNoPort) {

@@ -35,6 +35,13 @@ Construct training(std::function<std::unique_ptr<Optimizer>()> inner) {
   return [inner](std::shared_ptr<Communicator> comm) { DiLoCoOptimizer(inner(), comm); };
 }
 
+/// libtorch without CUDA makes no tensor on a GPU, but believes what it is told of memory that is there already.
+Tensor said_to_be_on_a_gpu() {
+  static float elements[2];
+  const at::Device gpu(at::kCUDA, 0);
+  return at::for_blob(elements, {2}).target_device(gpu).options(at::dtype(at::kFloat).device(gpu)).make_tensor();
+}
+
 std::vector<Refused> refused() {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   return {
@@ -102,6 +109,9 @@ std::vector<Refused> refused() {
       {"ParameterOnAnotherDevice",
        training([] { return sgd({leaf(torch::ones({2}, at::kMeta))}); }),
        {"parameter 0", "meta", "cpu"}},
+      {"ParameterOnAGpuInABuildWithoutCuda",
+       training([] { return sgd({leaf(said_to_be_on_a_gpu())}); }),
+       {"parameter 0", "cuda:0", "supports cpu"}},
       {"NamedParameter",
        [](auto comm) {
          LocalSGDOptimizer(sgd({torch::ones({2}, at::kInt)}), comm, {.sync = {.names = {"fc.weight"}}});
