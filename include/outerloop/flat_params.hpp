@@ -38,6 +38,8 @@ class FlatParams {
   Impl& impl() const { return *impl_; }
 
  private:
+  struct Made {};
+  FlatParams(Made, std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -3,6 +3,7 @@
 #include <torch/optim/optimizer.h>
 #include <outerloop/communicator.hpp>
 #include <outerloop/error.hpp>
+#include <outerloop/fragments.hpp>
 #include <outerloop/outer_rule.hpp>
 #include <outerloop/report.hpp>
 
@@ -22,10 +23,6 @@ enum class OnMismatch {
   repair,
   fail
 };  ///< anchors differ: take the majority's (lowest rank on a tie) | ConsistencyError
-
-struct Streaming {
-  double keep_local = 0.0;  ///< params <- anchor + keep_local * (local - anchor); 0 replaces, 1 ignores
-};
 
 struct SyncOptions {
   Start start = Start::broadcast;
@@ -57,8 +54,12 @@ struct SyncOptions {
 /// current stream: after the inner step, before the next forward pass. The host waits for the header's few numbers and
 /// for the reduction, and with on_sync for the round's end.
 ///
-/// Not thread-safe. Construction, step(), sync() and reconnect() are collective. Memory: 8 bytes per trainable element
-/// for anchor and wire, 4 more for each slot of the rule; twice that for float64. It is beside the parameters, or on
+/// Not thread-safe. Construction, step(), sync(), drain() and reconnect() are collective. With a delay, rounds travel
+/// on a thread of this optimizer's own, which uses the group: nobody else may, while a round is under way. weight and
+/// commit_if are asked at a round's send, all else of it (on_sync, errors, exceptions of callbacks) comes at its apply.
+/// Destruction waits for rounds that are under way, as long as the group's timeout. Memory: 8 bytes per trainable
+/// element for anchor and wire, 4 more for each slot of the rule and for each sync_every steps of delay; twice that for
+/// float64. It is beside the parameters, or on
 /// the CPU with anchor_device: then only parameters cross the bus, by way of 32 MiB of pinned memory, and rounds run on
 /// the CPU. 32 MiB too where the group is on another device than the wire.
 class OuterLoopOptimizer : public torch::optim::Optimizer {
@@ -77,21 +78,26 @@ class OuterLoopOptimizer : public torch::optim::Optimizer {
   /// whatever closure and callbacks throw.
   Tensor step(LossClosure closure = nullptr) override;
   void skip_step();  ///< counts a step whose gradients were thrown away, so that replicas stay in step
-  void sync();       ///< a round now, outside the schedule, on all replicas at the same step; the schedule stays
+  /// drain(), and then a round of every fragment, outside the schedule, on all replicas at the same step; the schedule
+  /// stays.
+  void sync();
+  void drain();       ///< applies what is under way, in order, on all replicas at the same step
+  bool idle() const;  ///< nothing is under way; always so after a step without a delay
 
   /// Adopts a new group after CommError: the most advanced replica's outer state (the lowest rank on a tie) goes to
   /// all, and params <- anchor on those that were behind. Throws ConsistencyError as construction does.
   void reconnect(std::shared_ptr<Communicator> comm);
 
   /// For torch::save and torch::load: inner optimizer, anchors, slots and counters, not the parameters themselves.
-  /// Neither communicates. save throws c10::Error while parameters that were added, frozen or thawed have not joined.
-  /// load throws CheckpointError, and changes nothing, if the inner optimizer's type, the rule or the parameters'
-  /// number, shapes, types or names differ. Continues bit for bit, in the middle of a window too.
+  /// Neither communicates. Both throw c10::Error unless idle(): drain() first; save also while parameters that were
+  /// added, frozen or thawed have not joined. load throws CheckpointError, and changes nothing, if the inner
+  /// optimizer's type, the rule, the fragments or the parameters' number, shapes, types or names differ. Continues bit
+  /// for bit, in the middle of a window too.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
   const Optimizer& inner() const;
-  int64_t rounds() const;               ///< committed so far
+  int64_t rounds() const;               ///< committed so far, of all fragments together
   int64_t local_steps() const;          ///< step() and skip_step() calls so far
   std::vector<Tensor> anchors() const;  ///< copies, one per trainable parameter, in its shape; float32 or float64
 

@@ -4,6 +4,7 @@
 #include <outerloop/diloco.hpp>
 #include <outerloop/error.hpp>
 #include <outerloop/flat_params.hpp>
+#include <outerloop/fragments.hpp>
 #include <outerloop/local_sgd.hpp>
 #include <outerloop/outer_loop.hpp>
 #include <outerloop/outer_rule.hpp>

@@ -11,8 +11,10 @@ enum class Outcome { committed, aborted };
 
 /// What one round did on this replica. `outcome` and `reason` are the same on every replica.
 struct SyncReport {
-  int64_t inner_step = 0;  ///< inner steps taken when the round began
-  int64_t round = 0;       ///< rounds committed when it ended
+  int64_t inner_step = 0;  ///< inner steps taken when the round began, at its send
+  int64_t staleness = 0;   ///< inner steps from there to its apply
+  int64_t fragment = 0;    ///< its number
+  int64_t round = 0;       ///< rounds of the fragment that were committed when it ended
   Outcome outcome = Outcome::committed;
   std::string reason = {};     ///< why it aborted, or what was repaired; empty for a plain commit
   double delta_norm = 0;       ///< L2 norm of this replica's delta
@@ -23,7 +25,8 @@ struct SyncReport {
   std::vector<int64_t> without_grad = {};  ///< parameters (index over all groups) without a gradient at this step:
                                            ///< frozen ones excepted, these take no part in training, often by a mistake
   std::chrono::duration<double> send{};    ///< forming the delta
-  std::chrono::duration<double> reduce_wait{};  ///< in communication, waiting for slower replicas included
+  std::chrono::duration<double> reduce{};  ///< in communication, waiting for slower replicas included
+  std::chrono::duration<double> reduce_wait{};  ///< how long training waited for it; all of it without a delay
   std::chrono::duration<double> apply{};        ///< the outer step
 };
 

@@ -10,7 +10,7 @@ namespace outerloop::checkpoint {
 
 namespace {
 
-constexpr const char* format = "outerloop-archive/1";
+constexpr const char* format = "outerloop-archive/2";
 
 template <class Value>
 Value get(torch::serialize::InputArchive& archive, const std::string& key) {
@@ -19,10 +19,10 @@ Value get(torch::serialize::InputArchive& archive, const std::string& key) {
   return value.to<Value>();
 }
 
-/// How many there are of something, of which a checkpoint holds few.
+/// How many there are of something, of which a checkpoint holds no more than that.
 size_t count(torch::serialize::InputArchive& archive, const std::string& key) {
   const auto value = get<int64_t>(archive, key);
-  if (value < 0 || value > 1024) throw CheckpointError(c10::str("the checkpoint is damaged: ", key, " is ", value));
+  if (value < 0 || value > 1 << 20) throw CheckpointError(c10::str("the checkpoint is damaged: ", key, " is ", value));
   return static_cast<size_t>(value);
 }
 
@@ -52,6 +52,7 @@ void write(torch::serialize::OutputArchive& archive, const Snapshot& snapshot, c
   archive.write("format", c10::IValue(std::string(format)));
   archive.write("inner_type", c10::IValue(snapshot.inner_type));
   archive.write("rule", c10::IValue(snapshot.rule));
+  archive.write("fragments", c10::IValue(snapshot.fragments));
   archive.write("parameters", c10::IValue(snapshot.parameters));
   archive.write("inner_step", c10::IValue(snapshot.inner_step));
   archive.write("buckets", c10::IValue(static_cast<int64_t>(snapshot.states.size())));
@@ -77,11 +78,9 @@ Snapshot read(torch::serialize::InputArchive& archive) {
   }
   check_same("format", found.toStringRef(), format);
   try {
-    Snapshot snapshot{get<std::string>(archive, "inner_type"),
-                      get<std::string>(archive, "rule"),
-                      get<std::string>(archive, "parameters"),
-                      get<int64_t>(archive, "inner_step"),
-                      {}};
+    Snapshot snapshot{get<std::string>(archive, "inner_type"), get<std::string>(archive, "rule"),
+                      get<std::string>(archive, "fragments"),  get<std::string>(archive, "parameters"),
+                      get<int64_t>(archive, "inner_step"),     {}};
     snapshot.states.resize(count(archive, "buckets"));
     for (size_t i = 0; i < snapshot.states.size(); ++i) {
       OuterState& state = snapshot.states[i];
@@ -104,6 +103,7 @@ Snapshot read(torch::serialize::InputArchive& archive) {
 void check_fits(const Snapshot& saved, const Snapshot& present) {
   check_same("inner optimizer", saved.inner_type, present.inner_type);
   check_same("outer rule", saved.rule, present.rule);
+  check_same("fragments", saved.fragments, present.fragments);
   check_same_lines(saved.parameters, present.parameters);
   check_same("buckets:", c10::str(saved.states.size()), c10::str(present.states.size()));
   for (size_t i = 0; i < saved.states.size(); ++i) {

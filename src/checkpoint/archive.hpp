@@ -13,9 +13,10 @@ namespace outerloop::checkpoint {
 struct Snapshot {
   std::string inner_type;
   std::string rule;        ///< the outer rule, described
+  std::string fragments;   ///< the plan, described
   std::string parameters;  ///< a line each: name, type, shape
   int64_t inner_step = 0;
-  std::vector<OuterState> states;  ///< one per bucket
+  std::vector<OuterState> states;  ///< one per bucket, fragment by fragment
 };
 
 void write(torch::serialize::OutputArchive& archive, const Snapshot& snapshot, const torch::optim::Optimizer& inner);

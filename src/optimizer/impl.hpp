@@ -2,11 +2,15 @@
 
 #include <outerloop/outer_loop.hpp>
 
+#include <deque>
 #include <optional>
 #include <unordered_set>
 
 #include "checkpoint/archive.hpp"
 #include "optimizer/inner.hpp"
+#include "optimizer/schedule.hpp"
+#include "round/courier.hpp"
+#include "round/fragments.hpp"
 #include "round/round.hpp"
 
 namespace outerloop {
@@ -20,25 +24,33 @@ struct OuterLoopOptimizer::Impl {
   Streaming streaming;
   SyncOptions sync;
   round::Exchange exchange;
+  optimizer::Schedule schedule;
   int64_t inner_step = 0;
-  bool in_round = false;
+  bool in_callback = false;
 
   round::Description description{""};
-  std::optional<round::Fragment> fragment = {};
+  std::optional<round::Fragments> fragments = {};
   std::unordered_set<const void*> met = {};  ///< parameters whose start the replicas have agreed on
+  std::deque<round::Flight> flights = {};    ///< rounds between send and apply, in the order of both
+  round::Courier courier = {};               ///< goes first, and uses all the others
 
   void hand_on(const Groups& groups);
-  round::Fragment fragment_of(const Groups& groups) const;
+  round::Fragments fragments_of(const Groups& groups) const;
   void agree(const Groups& groups);
   void follow_parameters(const Groups& groups);
   void advance(const Groups& groups);
-  void run_round(const Groups& groups);
+  void send(size_t fragment, const Groups& groups);
+  void depart(round::Flight& flight);
+  void land();
+  void land_all();
+  void wait_for_courier();
+  void drop_flights();
   template <class Talk>
   void recovering(const Talk& talk);
   void reconnect(std::shared_ptr<Communicator> comm);
   round::Terms terms() const { return {*rule, sync, description, streaming.keep_local, inner_step}; }
   std::string describe(const Groups& groups) const;
-  checkpoint::Snapshot snapshot(const Groups& groups, const round::Fragment& of) const;
+  checkpoint::Snapshot snapshot(const Groups& groups, const round::Fragments& of) const;
 };
 
 }  // namespace outerloop

@@ -75,12 +75,22 @@ std::vector<at::Tensor> trainable(const Groups& groups) {
   return some;
 }
 
-std::vector<std::string> labels_of_trainable(const Groups& groups, const std::vector<std::string>& names) {
-  std::vector<std::string> some;
-  for_each_parameter(groups, [&](size_t index, const at::Tensor& param) {
-    if (param.requires_grad()) some.push_back(params::label(index, names));
-  });
-  return some;
+std::vector<std::vector<ParamSlice>> slices(const Groups& groups, const std::vector<std::string>& names,
+                                            const FragmentPlan& plan) {
+  const std::vector<at::Tensor> params = parameters(groups);
+  std::vector<FragmentPlan::Size> sizes;
+  for (const at::Tensor& param : params) {
+    const int64_t wire_bytes = param.scalar_type() == at::kDouble ? sizeof(double) : sizeof(float);
+    sizes.push_back({param.numel(), wire_bytes, !param.requires_grad()});
+  }
+  std::vector<std::vector<ParamSlice>> fragments;
+  for (const std::vector<Slice>& cut : plan.cut(sizes)) {
+    std::vector<ParamSlice>& fragment = fragments.emplace_back();
+    for (const auto& [index, begin, end] : cut) {
+      fragment.push_back({params[index], params::label(index, names), begin, end - begin});
+    }
+  }
+  return fragments;
 }
 
 std::vector<int64_t> without_grad(const Groups& groups) {

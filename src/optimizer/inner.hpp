@@ -1,10 +1,13 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
+#include <outerloop/fragments.hpp>
 
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "params/flat_params.hpp"
 
 namespace outerloop::optimizer {
 
@@ -23,7 +26,9 @@ void hand_on_parameters(const Groups& groups, torch::optim::Optimizer& inner);
 
 std::vector<at::Tensor> parameters(const Groups& groups);
 std::vector<at::Tensor> trainable(const Groups& groups);
-std::vector<std::string> labels_of_trainable(const Groups& groups, const std::vector<std::string>& names);
+/// The trainable parameters as the plan divides them. Throws c10::Error if it does not fit them.
+std::vector<std::vector<ParamSlice>> slices(const Groups& groups, const std::vector<std::string>& names,
+                                            const FragmentPlan& plan);
 std::vector<int64_t> without_grad(const Groups& groups);  ///< indices of trainable parameters whose grad is undefined
 
 /// A line for each: "parameter 3 'fc.weight': Float [4, 3], frozen".

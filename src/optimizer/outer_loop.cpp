@@ -51,6 +51,9 @@ const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_p
     TORCH_CHECK(rule, "rule is null: give an OuterRule");
     round::check_device(*comm);
     TORCH_CHECK(sync_every >= 1, "sync_every must be >= 1, got ", sync_every);
+    TORCH_CHECK(sync_every >= streaming.fragments.count(), "sync_every is ", sync_every, ", but there are ",
+                streaming.fragments.count(), " fragments; each needs an inner step of its own");
+    TORCH_CHECK(streaming.delay >= 0, "delay must be >= 0, got ", streaming.delay);
     TORCH_CHECK(streaming.keep_local >= 0 && streaming.keep_local <= 1, "keep_local must be in [0, 1], got ",
                 streaming.keep_local);
     const Groups& groups = inner->param_groups();
@@ -64,6 +67,7 @@ const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_p
     }
     check_parameters(groups, sync.names);
     check_anchor_device(sync, groups);
+    optimizer::slices(groups, sync.names, streaming.fragments);
     return &groups;
   });
 }
@@ -88,8 +92,9 @@ OuterLoopOptimizer::OuterLoopOptimizer(std::unique_ptr<Optimizer> inner, std::sh
   for (size_t i = 0; i < param_groups_.size(); ++i) {
     param_groups_[i].set_options(inner->param_groups()[i].options().clone());
   }
-  impl_.reset(new Impl{std::move(inner), std::move(rule), sync_every, streaming, std::move(sync),
-                       round::Exchange(std::move(comm))});
+  optimizer::Schedule schedule(sync_every, streaming.fragments.count(), streaming.delay);
+  impl_.reset(new Impl{std::move(inner), std::move(rule), sync_every, std::move(streaming), std::move(sync),
+                       round::Exchange(std::move(comm)), std::move(schedule)});
   impl_->agree(param_groups_);
 }
 
@@ -99,7 +104,8 @@ OuterLoopOptimizer::~OuterLoopOptimizer() = default;
 
 std::string OuterLoopOptimizer::Impl::describe(const Groups& groups) const {
   return c10::str("library outerloop ", version, "\nsync_every ", sync_every, "\nouter rule ", rule->describe(),
-                  "\nkeep_local ", exact(streaming.keep_local), "\nstart ", name(sync.start), "\non_abort ",
+                  "\nfragments ", streaming.fragments.describe(), "\ndelay ", streaming.delay, "\nkeep_local ",
+                  exact(streaming.keep_local), "\nstart ", name(sync.start), "\non_abort ",
                   sync.on_abort == OnAbort::rollback ? "rollback" : "keep_local", "\non_mismatch ",
                   sync.on_mismatch == OnMismatch::repair ? "repair" : "fail", "\n",
                   optimizer::parameters(groups).size(), " parameters\n", optimizer::describe(groups, sync.names),
@@ -107,9 +113,9 @@ std::string OuterLoopOptimizer::Impl::describe(const Groups& groups) const {
 }
 
 /// Outer state of the trainable parameters; what there is already is taken over.
-round::Fragment OuterLoopOptimizer::Impl::fragment_of(const Groups& groups) const {
-  return {optimizer::trainable(groups), optimizer::labels_of_trainable(groups, sync.names), rule->slots(),
-          sync.anchor_device, fragment ? &*fragment : nullptr};
+round::Fragments OuterLoopOptimizer::Impl::fragments_of(const Groups& groups) const {
+  return {optimizer::trainable(groups), optimizer::slices(groups, sync.names, streaming.fragments), rule->slots(),
+          sync.anchor_device, fragments ? &*fragments : nullptr};
 }
 
 void OuterLoopOptimizer::Impl::agree(const Groups& groups) {
@@ -118,28 +124,30 @@ void OuterLoopOptimizer::Impl::agree(const Groups& groups) {
     if (!met.contains(param.unsafeGetTensorImpl())) fresh.push_back(param);
   }
   round::Description next(describe(groups));
-  round::agree(exchange, next, fresh, sync, inner_step, fragment ? fragment->rounds() : 0);
-  fragment = fragment_of(groups);
+  round::agree(exchange, next, fresh, sync, inner_step, fragments ? fragments->rounds() : 0);
+  fragments.emplace(fragments_of(groups));
   description = std::move(next);
   for (const Tensor& param : fresh) met.insert(param.unsafeGetTensorImpl());
 }
 
 /// Parameters were added, removed, frozen or thawed: the inner optimizer and the outer state follow. Collective.
 void OuterLoopOptimizer::Impl::follow_parameters(const Groups& groups) {
+  land_all();
   round::or_refuse(exchange.group(), [&] {
     check_parameters(groups, sync.names);
+    optimizer::slices(groups, sync.names, streaming.fragments);
     if (!optimizer::same_tensors(groups, inner->param_groups())) optimizer::check_takes_parameters(*inner);
     return 0;
   });
   std::vector<Tensor> joining;
   for (const Tensor& param : optimizer::trainable(groups)) {
     const auto same = [&](const Tensor& held) { return held.is_same(param); };
-    if (std::none_of(fragment->params().begin(), fragment->params().end(), same)) joining.push_back(param);
+    if (std::none_of(fragments->params().begin(), fragments->params().end(), same)) joining.push_back(param);
   }
   agree(groups);
   if (!optimizer::same_tensors(groups, inner->param_groups())) optimizer::hand_on_parameters(groups, *inner);
   // A thawed parameter may have been trained since: all take one anchor for it, and keep their own steps from there.
-  fragment->share_anchors(exchange, joining);
+  fragments->share_anchors(exchange, joining);
 }
 
 // ---- steps ----
@@ -150,6 +158,7 @@ void OuterLoopOptimizer::Impl::recovering(const Talk& talk) {
   try {
     talk();
   } catch (const CommError&) {
+    drop_flights();
     const auto group = sync.on_comm_error ? sync.on_comm_error() : nullptr;
     if (!group) throw;
     reconnect(group);
@@ -157,7 +166,8 @@ void OuterLoopOptimizer::Impl::recovering(const Talk& talk) {
 }
 
 void OuterLoopOptimizer::Impl::hand_on(const Groups& groups) {
-  TORCH_CHECK(!in_round, "weight and commit_if are asked in the middle of a round: they must not call the optimizer");
+  TORCH_CHECK(!in_callback,
+              "weight and commit_if are asked in the middle of a round: they must not call the optimizer");
   while (!optimizer::same_sizes(groups, inner->param_groups())) recovering([&] { follow_parameters(groups); });
   optimizer::hand_on_options(groups, *inner);
 }
@@ -175,33 +185,97 @@ void OuterLoopOptimizer::skip_step() {
 }
 
 void OuterLoopOptimizer::sync() {
+  const at::NoGradGuard no_grad;
   impl_->hand_on(param_groups_);
-  impl_->run_round(param_groups_);
+  impl_->recovering([&] {
+    impl_->land_all();
+    for (size_t f = 0; f < impl_->fragments->size(); ++f) {
+      impl_->send(f, param_groups_);
+      impl_->land();
+    }
+  });
+}
+
+void OuterLoopOptimizer::drain() {
+  const at::NoGradGuard no_grad;
+  impl_->recovering([&] { impl_->land_all(); });
 }
 
 void OuterLoopOptimizer::Impl::advance(const Groups& groups) {
-  if (++inner_step % sync_every == 0) run_round(groups);
-}
-
-void OuterLoopOptimizer::Impl::run_round(const Groups& groups) {
+  ++inner_step;
+  const auto fragment = schedule.sent_after(inner_step);
+  const bool due = !flights.empty() && flights.front().report.inner_step + streaming.delay <= inner_step;
+  if (!fragment && !due) return;
   const at::NoGradGuard no_grad;
   recovering([&] {
-    if (!fragment->holds(optimizer::trainable(groups))) follow_parameters(groups);
-    const SyncReport report = [&] {
-      in_round = true;
-      const auto over = c10::make_scope_exit([this] { in_round = false; });
-      return round::run(*fragment, exchange, terms(), optimizer::without_grad(groups));
-    }();
-    if (sync.on_sync) sync.on_sync(report);
+    if (fragment) send(*fragment, groups);
+    if (fragment && streaming.delay > 0) depart(flights.back());
+    while (!flights.empty() && flights.front().report.inner_step + streaming.delay <= inner_step) land();
   });
+}
+
+// ---- rounds: sent, on their way, and landed in the order in which they were sent ----
+
+void OuterLoopOptimizer::Impl::send(size_t fragment, const Groups& groups) {
+  if (!fragments->holds(optimizer::trainable(groups))) follow_parameters(groups);
+  in_callback = true;
+  const auto over = c10::make_scope_exit([this] { in_callback = false; });
+  flights.push_back(
+      round::send((*fragments)[fragment], fragment, terms(), optimizer::without_grad(groups), exchange.size()));
+}
+
+void OuterLoopOptimizer::Impl::depart(round::Flight& flight) {
+  std::vector<at::Device> devices{exchange.group()->device()};
+  for (const Tensor& wire : flight.wires) devices.push_back(wire.device());
+  flight.arrived =
+      courier.carry(std::move(devices), [this, &flight] { round::travel(flight, exchange, sync.on_mismatch); });
+}
+
+void OuterLoopOptimizer::Impl::land() {
+  round::Flight& flight = flights.front();
+  round::Fragment& fragment = (*fragments)[flight.fragment];
+  const SyncReport report = [&] {
+    const auto over = c10::make_scope_exit([&] {
+      fragment.give_back(std::move(flight.wires));
+      flights.pop_front();
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    if (flight.arrived.valid()) {
+      flight.arrived.get();
+    } else {
+      round::travel(flight, exchange, sync.on_mismatch);
+    }
+    flight.report.reduce_wait = std::chrono::steady_clock::now() - begin;
+    flight.report.staleness = inner_step - flight.report.inner_step;
+    if (flight.verdict.action == round::Verdict::Action::repair) wait_for_courier();
+    return round::land(flight, fragment, exchange, terms());
+  }();
+  if (sync.on_sync) sync.on_sync(report);
+}
+
+void OuterLoopOptimizer::Impl::land_all() {
+  while (!flights.empty()) land();
+}
+
+/// Until it has nothing to do.
+void OuterLoopOptimizer::Impl::wait_for_courier() {
+  if (!flights.empty() && flights.back().arrived.valid()) flights.back().arrived.wait();
+}
+
+/// After a failure: what is on its way fails as well, or has arrived here and not elsewhere.
+void OuterLoopOptimizer::Impl::drop_flights() {
+  wait_for_courier();
+  for (round::Flight& flight : flights) (*fragments)[flight.fragment].give_back(std::move(flight.wires));
+  flights.clear();
 }
 
 // ---- what can be asked ----
 
 const Optimizer& OuterLoopOptimizer::inner() const { return *impl_->inner; }
-int64_t OuterLoopOptimizer::rounds() const { return impl_->fragment->rounds(); }
+int64_t OuterLoopOptimizer::rounds() const { return impl_->fragments->rounds(); }
+bool OuterLoopOptimizer::idle() const { return impl_->flights.empty(); }
 int64_t OuterLoopOptimizer::local_steps() const { return impl_->inner_step; }
 
-std::vector<Tensor> OuterLoopOptimizer::anchors() const { return impl_->fragment->anchors(); }
+std::vector<Tensor> OuterLoopOptimizer::anchors() const { return impl_->fragments->anchors(); }
 
 }  // namespace outerloop

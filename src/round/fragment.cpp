@@ -9,7 +9,6 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
-#include <unordered_map>
 
 namespace outerloop::round {
 
@@ -23,9 +22,6 @@ std::optional<kernels::Step> fused(const OuterRule& rule) {
   }
   return std::nullopt;
 }
-
-/// The fingerprint of several vectors.
-uint64_t joined(uint64_t before, uint64_t next) { return 31 * before + next; }
 
 OuterState copy_of(const OuterState& state) {
   OuterState copy{state.anchor.clone(), {}, state.round};
@@ -46,96 +42,81 @@ void check_same_vectors(const OuterRule& rule, const OuterState& after, const Ou
 }
 
 /// The states after the outer step. The old ones stay as they are, so that a step that throws changes nothing.
-std::vector<OuterState> stepped(std::vector<Bucket>& buckets, const OuterRule& rule, double total_weight) {
+std::vector<OuterState> stepped(const std::vector<Bucket>& buckets, const Wires& wires, const OuterRule& rule,
+                                double total_weight) {
   std::vector<OuterState> states;
-  for (Bucket& bucket : buckets) {
-    OuterState& state = states.emplace_back(copy_of(bucket.state));
-    bucket.wire.mul_(1 / total_weight);
-    rule.step(state, bucket.wire);
-    check_same_vectors(rule, state, bucket.state);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    OuterState& state = states.emplace_back(copy_of(buckets[i].state));
+    wires[i].mul_(1 / total_weight);
+    rule.step(state, wires[i]);
+    check_same_vectors(rule, state, buckets[i].state);
   }
   return states;
 }
 
-/// Where a tensor's elements start in its bucket.
-using Places = std::unordered_map<const void*, std::pair<const Bucket*, int64_t>>;
-
-Places places(const Fragment& fragment) {
-  Places found;
-  for (const Bucket& bucket : fragment.buckets()) {
-    int64_t offset = 0;
-    for (const Tensor& param : bucket.params.tensors()) {
-      found[param.unsafeGetTensorImpl()] = {&bucket, offset};
-      offset += param.numel();
-    }
-  }
-  return found;
-}
-
-void take_over(Bucket& bucket, const Places& before) {
-  int64_t offset = 0;
-  for (const Tensor& param : bucket.params.tensors()) {
-    const auto found = before.find(param.unsafeGetTensorImpl());
-    if (found != before.end()) {
-      const auto& [from, at] = found->second;
-      const auto copy = [&, at = at](const Tensor& to, const Tensor& old) {
-        to.narrow(0, offset, param.numel()).copy_(old.narrow(0, at, param.numel()));
-      };
-      copy(bucket.state.anchor, from->state.anchor);
-      for (size_t i = 0; i < bucket.state.slots.size(); ++i) copy(bucket.state.slots[i], from->state.slots[i]);
-    }
-    offset += param.numel();
-  }
-}
-
 }  // namespace
 
-std::vector<FlatParams> split(const std::vector<Tensor>& params) {
+std::vector<FlatParams> split(const std::vector<ParamSlice>& slices) {
   std::vector<at::Device> devices;
-  for (const Tensor& param : params) {
+  for (const auto& [param, label, first, numel] : slices) {
     if (std::find(devices.begin(), devices.end(), param.device()) == devices.end()) devices.push_back(param.device());
   }
   std::vector<FlatParams> parts;
   for (const at::Device device : devices) {
     for (const bool twice : {false, true}) {
-      std::vector<Tensor> part;
-      std::copy_if(params.begin(), params.end(), std::back_inserter(part), [&](const Tensor& param) {
-        return param.device() == device && (param.scalar_type() == at::kDouble) == twice;
+      std::vector<ParamSlice> part;
+      std::copy_if(slices.begin(), slices.end(), std::back_inserter(part), [&](const ParamSlice& slice) {
+        return slice.param.device() == device && (slice.param.scalar_type() == at::kDouble) == twice;
       });
-      if (!part.empty()) parts.emplace_back(std::move(part));
+      if (!part.empty()) parts.push_back(FlatParams::Impl::of(std::move(part)));
     }
   }
   return parts;
+}
+
+void reduce(const Wires& wires, Exchange& exchange) {
+  RECORD_FUNCTION("outerloop::reduce", {});
+  if (exchange.size() == 1) return;
+  std::vector<Pending> sums;
+  for (const Tensor& wire : wires) sums.push_back(exchange.from(wire.device()).all_reduce_sum(wire));
+  for (Pending& sum : sums) sum.wait();
 }
 
 at::Device state_device(const FlatParams& params, const std::optional<at::Device>& anchor_device) {
   return anchor_device && anchor_device->is_cpu() ? at::Device(at::kCPU) : params.device();
 }
 
-Fragment::Fragment(const std::vector<Tensor>& params, const std::vector<std::string>& labels, int slots,
-                   std::optional<at::Device> anchor_device, const Fragment* before)
-    : params_(params) {
-  std::unordered_map<const void*, std::string> label_of;
-  for (size_t i = 0; i < params.size(); ++i) label_of[params[i].unsafeGetTensorImpl()] = labels[i];
-  const Places old = before ? places(*before) : Places{};
-  for (FlatParams& part : split(params)) {
-    Bucket& bucket = buckets_.emplace_back(Bucket{std::move(part), {}, {}});
-    FlatParams::Impl& impl = bucket.params.impl();
-    bucket.state.anchor = impl.gather(state_device(bucket.params, anchor_device));
+Fragment::Fragment(std::vector<ParamSlice> slices, int slots, const std::optional<at::Device>& anchor_device) {
+  for (FlatParams& part : split(slices)) {
+    Bucket& bucket = buckets_.emplace_back(Bucket{std::move(part), {}});
+    bucket.state.anchor = bucket.params.impl().gather(state_device(bucket.params, anchor_device));
     for (int i = 0; i < slots; ++i) bucket.state.slots.push_back(at::zeros_like(bucket.state.anchor));
-    const bool crosses = bucket.state.anchor.is_cpu() && !impl.device().is_cpu();
-    bucket.wire = at::empty({impl.numel}, bucket.state.anchor.options().pinned_memory(crosses));
-    take_over(bucket, old);
-    for (size_t i = 0; i < impl.tensors.size(); ++i) impl.labels[i] = label_of[impl.tensors[i].unsafeGetTensorImpl()];
   }
-  if (before) set_rounds(before->rounds());
+  give_back(take_wires());
 }
 
-kernels::Summary Fragment::send(double weight) {
+Wires Fragment::take_wires() {
+  Wires wires;
+  if (!spare_.empty()) {
+    wires = std::move(spare_.back());
+    spare_.pop_back();
+    return wires;
+  }
+  for (const Bucket& bucket : buckets_) {
+    const bool crosses = bucket.state.anchor.is_cpu() && !bucket.params.device().is_cpu();
+    wires.push_back(at::empty({bucket.params.numel()}, bucket.state.anchor.options().pinned_memory(crosses)));
+  }
+  return wires;
+}
+
+void Fragment::give_back(Wires wires) { spare_.push_back(std::move(wires)); }
+
+kernels::Summary Fragment::send(const Wires& wires, double weight) {
   RECORD_FUNCTION("outerloop::send", {});
   kernels::Summary sum;
-  for (Bucket& bucket : buckets_) {
-    const auto part = kernels::send(bucket.params.impl().pull(), bucket.state.anchor, bucket.wire, weight);
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    Bucket& bucket = buckets_[i];
+    const auto part = kernels::send(bucket.params.impl().pull(), bucket.state.anchor, wires[i], weight);
     sum.sum_squares += part.sum_squares;
     sum.non_finite += part.non_finite;
     sum.fingerprint = joined(sum.fingerprint, part.fingerprint);
@@ -143,19 +124,12 @@ kernels::Summary Fragment::send(double weight) {
   return sum;
 }
 
-void Fragment::reduce(Exchange& exchange) {
-  RECORD_FUNCTION("outerloop::reduce", {});
-  if (exchange.size() == 1) return;
-  std::vector<Pending> sums;
-  for (Bucket& bucket : buckets_) sums.push_back(exchange.from(bucket.wire.device()).all_reduce_sum(bucket.wire));
-  for (Pending& sum : sums) sum.wait();
-}
-
-void Fragment::apply(const OuterRule& rule, double total_weight, double keep_local, double* sum_squares) {
+void Fragment::apply(const Wires& wires, const OuterRule& rule, double total_weight, double keep_local,
+                     double* sum_squares) {
   RECORD_FUNCTION("outerloop::apply", {});
   if (sum_squares) *sum_squares = 0;
   auto step = fused(rule);
-  std::vector<OuterState> states = step ? std::vector<OuterState>{} : stepped(buckets_, rule, total_weight);
+  std::vector<OuterState> states = step ? std::vector<OuterState>{} : stepped(buckets_, wires, rule, total_weight);
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
     kernels::Params& params = bucket.params.impl().pull();
@@ -165,17 +139,17 @@ void Fragment::apply(const OuterRule& rule, double total_weight, double keep_loc
       step->inverse_weight = 1 / total_weight;
       step->keep_local = keep_local;
       const Tensor velocity = bucket.state.slots.empty() ? Tensor() : bucket.state.slots[0];
-      kernels::apply(params, bucket.state.anchor, velocity, bucket.wire, *step, squares);
+      kernels::apply(params, bucket.state.anchor, velocity, wires[i], *step, squares);
     } else {
       bucket.state.anchor = states[i].anchor;
       bucket.state.slots = states[i].slots;
       kernels::scatter(params, bucket.state.anchor, keep_local);
-      if (squares) *squares = kernels::summarize(bucket.wire).sum_squares;
+      if (squares) *squares = kernels::summarize(wires[i]).sum_squares;
     }
     if (sum_squares) *sum_squares += part;
     bucket.params.impl().push();
-    ++bucket.state.round;
   }
+  set_rounds(rounds_ + 1);
 }
 
 void Fragment::rollback() {
@@ -195,21 +169,6 @@ void Fragment::broadcast_state(Exchange& exchange, int root) {
   for (size_t i = 0; i < states.size(); ++i) buckets_[i].state = std::move(states[i]);
 }
 
-void Fragment::share_anchors(Exchange& exchange, const std::vector<Tensor>& of) {
-  if (exchange.size() == 1) return;
-  const Places found = places(*this);
-  for (const Tensor& param : of) {
-    const auto& [bucket, offset] = found.at(param.unsafeGetTensorImpl());
-    const Tensor anchor = bucket->state.anchor.narrow(0, offset, param.numel());
-    exchange.from(anchor.device()).broadcast(anchor, 0).wait();
-  }
-}
-
-bool Fragment::holds(const std::vector<Tensor>& params) const {
-  return std::equal(params.begin(), params.end(), params_.begin(), params_.end(),
-                    [](const Tensor& a, const Tensor& b) { return a.is_same(b); });
-}
-
 uint64_t Fragment::fingerprint() const {
   uint64_t print = 0;
   for (const Bucket& bucket : buckets_) print = joined(print, kernels::summarize(bucket.state.anchor).fingerprint);
@@ -217,6 +176,7 @@ uint64_t Fragment::fingerprint() const {
 }
 
 void Fragment::set_rounds(int64_t rounds) {
+  rounds_ = rounds;
   for (Bucket& bucket : buckets_) bucket.state.round = rounds;
 }
 
@@ -228,18 +188,10 @@ int64_t Fragment::numel() const {
 
 int64_t Fragment::wire_bytes() const {
   int64_t sum = 0;
-  for (const Bucket& bucket : buckets_) sum += static_cast<int64_t>(bucket.wire.nbytes());
-  return sum;
-}
-
-std::vector<Tensor> Fragment::anchors() const {
-  const Places found = places(*this);
-  std::vector<Tensor> copies;
-  for (const Tensor& param : params_) {
-    const auto& [bucket, offset] = found.at(param.unsafeGetTensorImpl());
-    copies.push_back(bucket->state.anchor.narrow(0, offset, param.numel()).view(param.sizes()).clone());
+  for (const Bucket& bucket : buckets_) {
+    sum += bucket.params.numel() * static_cast<int64_t>(bucket.state.anchor.element_size());
   }
-  return copies;
+  return sum;
 }
 
 }  // namespace outerloop::round

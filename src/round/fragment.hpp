@@ -2,9 +2,7 @@
 
 #include <outerloop/outer_rule.hpp>
 
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "kernels/kernels.hpp"
@@ -13,54 +11,57 @@
 
 namespace outerloop::round {
 
-/// Parameters on one device and of one type of state, with that state and the buffer their deltas travel in: one
-/// collective.
+/// Parameters on one device and of one type of state, with that state: one collective.
 struct Bucket {
   FlatParams params;
   OuterState state;
-  Tensor wire;  ///< pinned if it is on the CPU and the parameters are not
 };
+
+/// What the deltas of one round travel in: a vector for each bucket. Pinned if it is on the CPU and the parameters are
+/// not.
+using Wires = std::vector<Tensor>;
 
 /// The outer state of a set of parameters, and the three verbs of a round on it. float64 parameters have a bucket of
 /// their own, as a float32 delta would cost them half their digits.
 class Fragment {
  public:
-  /// Anchors are the parameters as they are, slots zero; what `before` holds of the same parameters is taken over. The
-  /// state is on `anchor_device`, or beside the parameters.
-  Fragment(const std::vector<Tensor>& params, const std::vector<std::string>& labels, int slots,
-           std::optional<at::Device> anchor_device, const Fragment* before = nullptr);
+  /// Anchors are the parameters as they are, slots zero. The state is on `anchor_device`, or beside the parameters.
+  Fragment(std::vector<ParamSlice> slices, int slots, const std::optional<at::Device>& anchor_device);
 
-  kernels::Summary send(double weight);  ///< params -> delta -> wire
-  void reduce(Exchange& exchange);       ///< wire -> sum over ranks of wire
+  Wires take_wires();           ///< of an earlier round, if any were given back
+  void give_back(Wires wires);  ///< when nothing uses them any more
+
+  kernels::Summary send(const Wires& wires, double weight);  ///< params -> delta -> wire
   /// wire -> anchor -> params. The sum of squares of the mean delta goes to `sum_squares` unless that is null; then
   /// work on a GPU may still go on when this returns, ordered before what its current stream is given next.
-  void apply(const OuterRule& rule, double total_weight, double keep_local, double* sum_squares);
+  void apply(const Wires& wires, const OuterRule& rule, double total_weight, double keep_local, double* sum_squares);
   void rollback();                                     ///< params <- anchor
   void broadcast_state(Exchange& exchange, int root);  ///< anchor, slots <- those of root
 
-  void share_anchors(Exchange& exchange, const std::vector<Tensor>& of);  ///< of these parameters: rank 0's to all
-
-  bool holds(const std::vector<Tensor>& params) const;  ///< exactly these tensors, in this order
-  uint64_t fingerprint() const;                         ///< of the anchor, as send() tells it
-  int64_t rounds() const { return buckets_[0].state.round; }
+  uint64_t fingerprint() const;  ///< of the anchor, as send() tells it
+  int64_t rounds() const { return rounds_; }
   void set_rounds(int64_t rounds);
   int64_t numel() const;
   int64_t wire_bytes() const;
-  std::vector<Tensor> anchors() const;  ///< copies, one per parameter, in its shape
   std::vector<Bucket>& buckets() { return buckets_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  const std::vector<Tensor>& params() const { return params_; }
 
  private:
-  std::vector<Tensor> params_;
   std::vector<Bucket> buckets_;
+  std::vector<Wires> spare_;
+  int64_t rounds_ = 0;
 };
+
+/// The fingerprint of several vectors, one after the other.
+inline uint64_t joined(uint64_t before, uint64_t next) { return 31 * before + next; }
+
+void reduce(const Wires& wires, Exchange& exchange);  ///< wire -> sum over ranks of wire
 
 /// Where anchor, slots and wire of these parameters are.
 at::Device state_device(const FlatParams& params, const std::optional<at::Device>& anchor_device);
 
 /// The parameters that share a bucket, in buckets' order: devices as they come, of each all but float64, then float64;
 /// empty buckets are left out.
-std::vector<FlatParams> split(const std::vector<Tensor>& params);
+std::vector<FlatParams> split(const std::vector<ParamSlice>& slices);
 
 }  // namespace outerloop::round

@@ -25,8 +25,9 @@ const char* name(Talk talk) {
 }
 
 std::string place(size_t rank, const Header& header) {
-  return c10::str("rank ", rank, " is ", name(header.talk), " at inner step ", header.inner_step, " after ",
-                  header.round, " rounds");
+  return c10::str("rank ", rank, " is ", name(header.talk),
+                  header.fragment > 0 ? c10::str(" of fragment ", header.fragment) : "", " at inner step ",
+                  header.inner_step, " after ", header.round, " rounds");
 }
 
 /// The lowest rank whose fingerprint most ranks share.
@@ -68,8 +69,8 @@ std::string out_of_step(const std::vector<Header>& headers) {
     }
     // A new group may join ranks at different places; one that refuses may not know its own.
     const bool counts = header.talk != Talk::reconnect && header.vote != Vote::failed && first.vote != Vote::failed;
-    if (header.talk != first.talk ||
-        (counts && std::tie(header.inner_step, header.round) != std::tie(first.inner_step, first.round))) {
+    const auto at = [](const Header& h) { return std::tie(h.inner_step, h.fragment, h.round); };
+    if (header.talk != first.talk || (counts && at(header) != at(first))) {
       return c10::str("replicas are out of step: ", place(0, first), ", ", place(rank, header),
                       "; every rank must call step(), skip_step(), sync() and add_param_group() alike");
     }

@@ -15,10 +15,11 @@ enum class Vote : uint32_t { commit = 0, abort = 1, failed = 2 };  ///< failed: 
 
 /// Sent as bytes, so it has no padding.
 struct Header {
-  uint32_t protocol = 1;
+  uint32_t protocol = 2;
   Talk talk{};
   int64_t inner_step = 0;
-  int64_t round = 0;
+  int64_t fragment = 0;
+  int64_t round = 0;  ///< of the fragment; of all where the talk is not of one
   int64_t elements = 0;
   uint64_t description = 0;  ///< digest of options and parameters
   uint64_t fingerprint = 0;  ///< of the anchor; at the start, of the parameters
@@ -27,7 +28,7 @@ struct Header {
   uint32_t text_bytes = 0;  ///< of the text this rank tells if a conversation ends in an error
   Vote vote = Vote::commit;
 };
-static_assert(sizeof(Header) == 72);
+static_assert(sizeof(Header) == 80);
 
 struct Verdict {
   enum class Action { commit, abort, repair, disagree } action = Action::commit;

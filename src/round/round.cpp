@@ -3,8 +3,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
-#include <exception>
-#include <optional>
 
 namespace outerloop::round {
 
@@ -25,104 +23,123 @@ class Timed {
   Clock::time_point begin_;
 };
 
-/// This replica's part of a round up to the exchange of headers.
-struct Offer {
-  Header header;
-  std::exception_ptr error;
-  std::string text;  ///< the error's, or else the description
-};
-
-void send(Offer& offer, Fragment& fragment, const Terms& terms, SyncReport& report) {
-  const kernels::Summary summary = [&] {
-    const Timed timed(report.send);
-    return fragment.send(report.weight);
-  }();
-  report.delta_norm = std::sqrt(summary.sum_squares);
-  offer.header.non_finite = summary.non_finite;
-  offer.header.fingerprint = summary.fingerprint;
-  offer.header.weight = report.weight;
-  if (terms.sync.commit_if && !terms.sync.commit_if(report)) offer.header.vote = Vote::abort;
-}
-
-/// Keeps an exception of `part` in the offer, for the other ranks to hear of.
+/// Keeps an exception of `part` in the flight, for the other ranks to hear of.
 template <class Part>
-void guarded(Offer& offer, const Part& part) {
-  if (offer.error) return;
+void guarded(Flight& flight, const Part& part) {
+  if (flight.error) return;
   try {
     part();
   } catch (const std::exception& error) {
-    offer.error = std::current_exception();
-    offer.text = error.what();
+    flight.error = std::current_exception();
+    flight.text = error.what();
   } catch (...) {
-    offer.error = std::current_exception();
-    offer.text = "an exception of unknown type";
+    flight.error = std::current_exception();
+    flight.text = "an exception of unknown type";
   }
-  if (offer.error) offer.header.vote = Vote::failed;
+  if (flight.error) flight.header.vote = Vote::failed;
 }
 
-void commit(Fragment& fragment, Exchange& exchange, const Terms& terms, double total_weight, SyncReport& report) {
-  {
-    const Timed timed(report.reduce_wait);
-    fragment.reduce(exchange);
-  }
-  const Timed timed(report.apply);
+/// The delta, and what this replica says of it.
+void offer(Flight& flight, Fragment& fragment, const Terms& terms) {
+  SyncReport& report = flight.report;
+  const kernels::Summary summary = [&] {
+    const Timed timed(report.send);
+    return fragment.send(flight.wires, report.weight);
+  }();
+  report.delta_norm = std::sqrt(summary.sum_squares);
+  flight.header.non_finite = summary.non_finite;
+  flight.header.fingerprint = summary.fingerprint;
+  flight.header.weight = report.weight;
+  if (terms.sync.commit_if && !terms.sync.commit_if(report)) flight.header.vote = Vote::abort;
+}
+
+SyncReport commit(Flight& flight, Fragment& fragment, const Terms& terms) {
+  SyncReport& report = flight.report;
   double sum_squares = 0;
-  fragment.apply(terms.rule, total_weight, terms.keep_local, terms.sync.on_sync ? &sum_squares : nullptr);
+  {
+    const Timed timed(report.apply);
+    fragment.apply(flight.wires, terms.rule, flight.verdict.total_weight, terms.keep_local,
+                   terms.sync.on_sync ? &sum_squares : nullptr);
+  }
   report.mean_delta_norm = std::sqrt(sum_squares);
-  report.wire_bytes = all_reduce_bytes(fragment.wire_bytes(), exchange.size());
+  report.wire_bytes = all_reduce_bytes(fragment.wire_bytes(), report.replicas);
   report.round = fragment.rounds();
+  return report;
 }
 
-void abort(Fragment& fragment, const Terms& terms, SyncReport& report) {
-  report.outcome = Outcome::aborted;
+SyncReport abort(Flight& flight, Fragment& fragment, const Terms& terms) {
+  flight.report.outcome = Outcome::aborted;
+  flight.report.reason = flight.verdict.reason;
   if (terms.sync.on_abort == OnAbort::rollback) fragment.rollback();
+  if (flight.error) std::rethrow_exception(flight.error);
+  return flight.report;
+}
+
+/// All take the majority's state, and this round is held again from there.
+SyncReport repair(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms) {
+  fragment.broadcast_state(exchange, flight.verdict.root);
+  flight.report.reason = flight.verdict.reason;
+  guarded(flight, [&] { offer(flight, fragment, terms); });
+  {
+    const Timed timed(flight.report.reduce_wait);
+    travel(flight, exchange, OnMismatch::fail);
+  }
+  return land(flight, fragment, exchange, terms);
 }
 
 }  // namespace
 
-Header header(Talk talk, const Fragment& fragment, const Terms& terms) {
+Header header(Talk talk, const Terms& terms, int64_t rounds, int64_t elements) {
   return {.talk = talk,
           .inner_step = terms.inner_step,
-          .round = fragment.rounds(),
-          .elements = fragment.numel(),
+          .round = rounds,
+          .elements = elements,
           .description = terms.description.digest};
 }
 
-SyncReport run(Fragment& fragment, Exchange& exchange, const Terms& terms, std::vector<int64_t> without_grad) {
-  SyncReport report{.inner_step = terms.inner_step,
-                    .round = fragment.rounds(),
-                    .replicas = exchange.size(),
-                    .without_grad = std::move(without_grad)};
-  Offer offer{header(Talk::round, fragment, terms), nullptr, terms.description.text};
-  guarded(offer, [&] {
-    if (terms.sync.weight) report.weight = terms.sync.weight();
+Flight send(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad, int replicas) {
+  Flight flight{.fragment = number,
+                .report = {.inner_step = terms.inner_step,
+                           .fragment = static_cast<int64_t>(number),
+                           .round = fragment.rounds(),
+                           .replicas = replicas,
+                           .without_grad = std::move(without_grad)},
+                .header = header(Talk::round, terms, fragment.rounds(), fragment.numel()),
+                .text = terms.description.text,
+                .wires = fragment.take_wires()};
+  flight.header.fragment = static_cast<int64_t>(number);
+  guarded(flight, [&] {
+    if (terms.sync.weight) flight.report.weight = terms.sync.weight();
   });
-  for (bool repaired = false;; repaired = true) {
-    guarded(offer, [&] { send(offer, fragment, terms, report); });
-    const Meeting meeting = [&] {
-      const Timed timed(report.reduce_wait);
-      return exchange.meet(offer.header, offer.text);
-    }();
-    const Verdict verdict = decide(meeting.headers, repaired ? OnMismatch::fail : terms.sync.on_mismatch);
-    switch (verdict.action) {
-      case Verdict::Action::disagree:
-        if (offer.error) std::rethrow_exception(offer.error);
-        throw ConsistencyError(meeting.texts.empty() ? verdict.reason
-                                                     : c10::str(verdict.reason, ": ", explain(meeting)));
-      case Verdict::Action::repair:
-        fragment.broadcast_state(exchange, verdict.root);
-        report.reason = verdict.reason;
-        continue;
-      case Verdict::Action::abort:
-        report.reason = meeting.texts.empty() ? verdict.reason : explain(meeting);
-        abort(fragment, terms, report);
-        if (offer.error) std::rethrow_exception(offer.error);
-        return report;
-      case Verdict::Action::commit:
-        commit(fragment, exchange, terms, verdict.total_weight, report);
-        return report;
-    }
+  guarded(flight, [&] { offer(flight, fragment, terms); });
+  return flight;
+}
+
+void travel(Flight& flight, Exchange& exchange, OnMismatch on_mismatch) {
+  const Timed timed(flight.report.reduce);
+  const Meeting meeting = exchange.meet(flight.header, flight.text);
+  Verdict& verdict = flight.verdict;
+  verdict = decide(meeting.headers, on_mismatch);
+  if (!meeting.texts.empty()) {
+    if (!verdict.reason.empty()) verdict.reason += ": ";
+    verdict.reason += explain(meeting);
   }
+  if (verdict.action == Verdict::Action::commit) reduce(flight.wires, exchange);
+}
+
+SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms) {
+  switch (flight.verdict.action) {
+    case Verdict::Action::disagree:
+      if (flight.error) std::rethrow_exception(flight.error);
+      throw ConsistencyError(flight.verdict.reason);
+    case Verdict::Action::repair:
+      return repair(flight, fragment, exchange, terms);
+    case Verdict::Action::abort:
+      return abort(flight, fragment, terms);
+    case Verdict::Action::commit:
+      break;
+  }
+  return commit(flight, fragment, terms);
 }
 
 }  // namespace outerloop::round

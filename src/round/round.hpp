@@ -2,7 +2,10 @@
 
 #include <outerloop/outer_loop.hpp>
 
+#include <exception>
+#include <future>
 #include <string>
+#include <vector>
 
 #include "round/exchange.hpp"
 #include "round/fragment.hpp"
@@ -19,12 +22,31 @@ struct Terms {
   int64_t inner_step;
 };
 
-/// Header of this replica in its present state, for a conversation about `talk`.
-Header header(Talk talk, const Fragment& fragment, const Terms& terms);
+/// A round between its send and its apply.
+struct Flight {
+  size_t fragment = 0;  ///< its number
+  SyncReport report = {};
+  Header header = {};
+  std::exception_ptr error = {};  ///< thrown by a callback here; the round aborts on all replicas
+  std::string text = {};          ///< the error's, or else the description
+  Wires wires = {};
+  Verdict verdict = {};
+  std::future<void> arrived = {};  ///< when a courier travels
+};
 
-/// One round: send, exchange of headers, decision, reduce, apply. On every rank it commits or aborts, with the same
-/// reason. `prepare` runs first, on this replica alone; if it, or a callback, throws, the round aborts everywhere and
-/// the exception goes on here. Throws ConsistencyError, CommError: then nothing outer has changed.
-SyncReport run(Fragment& fragment, Exchange& exchange, const Terms& terms, std::vector<int64_t> without_grad);
+/// Header of this replica in its present state, for a conversation about `talk` after `rounds` rounds of `elements`.
+Header header(Talk talk, const Terms& terms, int64_t rounds, int64_t elements);
+
+/// A round is these three, one after the other. On every rank it commits or aborts, with the same reason; if a callback
+/// throws, it aborts everywhere and the exception goes on here, at land.
+///
+/// send: params -> delta -> wire, and what the others shall hear.
+Flight send(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad, int replicas);
+/// Exchange of headers, decision, reduction. Touches nothing but the flight, so that another thread can do it; throws
+/// CommError.
+void travel(Flight& flight, Exchange& exchange, OnMismatch on_mismatch);
+/// Outer step, or what the verdict says instead. A repair talks to the other replicas. Throws ConsistencyError,
+/// CommError, and then nothing outer has changed.
+SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms);
 
 }  // namespace outerloop::round

@@ -41,7 +41,9 @@ Description::Description(std::string lines) : text(std::move(lines)), digest(XXH
 void agree(Exchange& exchange, const Description& description, const std::vector<Tensor>& params,
            const SyncOptions& sync, int64_t inner_step, int64_t rounds) {
   if (exchange.size() == 1) return;
-  std::vector<FlatParams> parts = split(params);
+  std::vector<ParamSlice> whole;
+  for (const Tensor& param : params) whole.push_back({param, "a parameter", 0, param.numel()});
+  std::vector<FlatParams> parts = split(whole);
   Header mine{.talk = Talk::start, .inner_step = inner_step, .round = rounds, .description = description.digest};
   if (sync.start == Start::verify) mine.fingerprint = fingerprint_of(parts, sync);
   const Meeting meeting = exchange.meet(mine, description.text);

@@ -1,6 +1,7 @@
 #include <outerloop/outerloop.hpp>
 
 #include "optimizer/models.hpp"
+#include "optimizer/schedule.hpp"
 #include "optimizer/thrown.hpp"
 #include "support/faults.hpp"
 #include "support/ranks.hpp"
@@ -20,6 +21,43 @@ struct Log {
   }
 };
 using Steps = std::vector<int64_t>;
+
+/// By the definition: f is sent after `step` if it is applied after step + delay, in some window.
+std::optional<size_t> sent_by_definition(int64_t step, int64_t sync_every, int64_t n, int64_t delay) {
+  for (int64_t f = 0; f < n; ++f) {
+    for (int64_t applied = (sync_every * (f + 1) + n - 1) / n; applied <= step + delay; applied += sync_every) {
+      if (applied == step + delay) return static_cast<size_t>(f);
+    }
+  }
+  return std::nullopt;
+}
+
+TEST(Schedule, SendsTheFragmentThatIsAppliedDelayStepsLater) {
+  for (int64_t sync_every = 1; sync_every <= 64; ++sync_every) {
+    for (int64_t n = 1; n <= std::min<int64_t>(8, sync_every); ++n) {
+      for (int64_t delay = 0; delay <= 130; ++delay) {
+        const optimizer::Schedule schedule(sync_every, n, delay);
+        std::vector<int64_t> sent(n);
+        for (int64_t step = 1; step <= sync_every; ++step) {
+          const auto fragment = schedule.sent_after(step);
+          ASSERT_EQ(fragment, sent_by_definition(step, sync_every, n, delay))
+              << "sync_every " << sync_every << ", " << n << " fragments, delay " << delay << ", step " << step;
+          ASSERT_EQ(fragment, schedule.sent_after(step + sync_every));
+          if (fragment) ++sent[*fragment];
+        }
+        ASSERT_EQ(sent, std::vector<int64_t>(n, 1)) << "each once in a window";
+      }
+    }
+  }
+}
+
+TEST(Schedule, OfEnormousWindowsDoesNotOverflow) {
+  const int64_t sync_every = int64_t{1} << 61;
+  const optimizer::Schedule schedule(sync_every, 8, 0);
+  EXPECT_EQ(schedule.sent_after(1), std::nullopt);
+  EXPECT_EQ(schedule.sent_after(sync_every / 8), 0);
+  EXPECT_EQ(schedule.sent_after(sync_every), 7);
+}
 
 TEST(Schedule, RoundsEndEverySyncEverySteps) {
   const auto rounds_of = [](int64_t sync_every) {

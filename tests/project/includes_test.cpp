@@ -36,7 +36,7 @@ const std::vector<Rule> rules = {
     {"src/kernels/cuda.cpp", "kernels/cuda.hpp cuda/launch.hpp cuda/check.hpp " + tensors},
     {"src/kernels/*", "kernels/* outerloop/math.hpp emmintrin.h " + tensors},
 
-    {"src/params/*", "params/* kernels/* outerloop/flat_params.hpp " + tensors},
+    {"src/params/*", "params/* kernels/* outerloop/flat_params.hpp outerloop/fragments.hpp " + tensors},
     {"src/outer/*", "outer/* kernels/* outerloop/outer_rule.hpp outerloop/stages.hpp " + tensors},
     // libtorch ships no gloo headers: what stands in for them is seen by one source only.
     {"src/comm/gloo_headers/*", ""},

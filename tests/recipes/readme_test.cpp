@@ -67,7 +67,7 @@ TEST(Readme, TenLinesTrainAndSave) {
   EXPECT_LT(mean_loss(*model), before);
 
   DiLoCoOptimizer again(torch::optim::AdamW(model->parameters(), 4e-4), connect_alone(), {.sync_every = 100});
-  torch::load(again, "run.pt");
+  torch::load(again, "run-0.pt");
   EXPECT_EQ(again.rounds(), 2);
   EXPECT_EQ(again.local_steps(), 200);
   for (size_t i = 0; i < opt.anchors().size(); ++i) EXPECT_TRUE(again.anchors()[i].equal(opt.anchors()[i]));
@@ -117,6 +117,22 @@ TEST(Readme, OptionsReportEachRound) {
   });
   const std::string line = "round 1: committed, " + std::to_string(all_reduce_bytes(4 * 20, 2)) + " bytes\n";
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), line + line);
+}
+
+TEST(Readme, StreamingEndsWithEqualAnchorsAndNothingUnderWay) {
+  const auto anchors = run_ranks(2, [](const std::shared_ptr<Communicator>& comm) {
+    const auto batches = make_batches(48, comm->rank());
+    auto model = make_model();
+    const double before = mean_loss(*model);
+
+#include "readme/streaming.inc"
+
+    EXPECT_TRUE(opt.idle());
+    EXPECT_EQ(opt.rounds(), 4 + 5 + 1);  // two windows, the part of a third, and what was drained
+    EXPECT_LT(mean_loss(*model), before);
+    return opt.anchors();
+  });
+  for (size_t i = 0; i < anchors[0].size(); ++i) EXPECT_TRUE(torch::equal(anchors[0][i], anchors[1][i]));
 }
 
 }  // namespace
