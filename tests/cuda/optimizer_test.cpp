@@ -23,7 +23,11 @@ struct Case {
 std::ostream& operator<<(std::ostream& out, const Case& of) { return out << of.name; }
 
 std::vector<Case> cases() {
-  return {{"DiLoCo", {.reports = false}}, {"DiLoCoKeepLocal", {.keep_local = 0.25}}, {"LocalSgd", {.diloco = false}}};
+  return {{"DiLoCo", {.reports = false}},
+          {"DiLoCoKeepLocal", {.streaming = {.keep_local = 0.25}}},
+          {"Streaming", {.streaming = {FragmentPlan::sequential(2), 1, 0.5}}},
+          {"SeveralWindowsUnderWay", {.streaming = {FragmentPlan::whole(), 5, 0.5}, .steps = 10}},
+          {"LocalSgd", {.diloco = false}}};
 }
 
 /// How far results may be apart that were summed in another order: a step of the parameter's type or two.

@@ -55,7 +55,7 @@ inline void wait_for_stream() { c10::cuda::getCurrentCUDAStream().synchronize();
 struct Plan {
   bool diloco = true;
   int ranks = 2;
-  double keep_local = 0;
+  Streaming streaming = {};
   SyncOptions sync = {};
   int64_t nan_at = 0;   ///< step at which rank 1 leaves the finite
   bool reports = true;  ///< with them the host waits for the end of a round
@@ -70,8 +70,7 @@ inline std::unique_ptr<OuterLoopOptimizer> optimizer_of(const std::vector<Tensor
                                                LocalSGDOptions{.sync_every = 2, .sync = plan.sync});
   }
   return std::make_unique<DiLoCoOptimizer>(
-      std::move(inner), comm,
-      DiLoCoOptions{.sync_every = 2, .streaming = {.keep_local = plan.keep_local}, .sync = plan.sync});
+      std::move(inner), comm, DiLoCoOptions{.sync_every = 2, .streaming = plan.streaming, .sync = plan.sync});
 }
 
 /// What is to be seen of a replica from outside.
