@@ -1,0 +1,20 @@
+#pragma once
+
+#include <outerloop/planner.hpp>
+
+/// What the planner refuses, each with name and value.
+
+namespace outerloop::planner {
+
+void check(const Job& job);
+void check(const Link& link);
+void check(const Schedule& schedule, const Job& job);
+void check(const Limits& limits);
+void check_target(double target);
+void check_latency(double seconds);
+void check_bits(double bits);
+
+/// Positive and finite.
+void check_positive(const char* name, double value);
+
+}  // namespace outerloop::planner
