@@ -56,8 +56,8 @@ inline Schedule data_parallel(double bits = 32) {
 /// (Douillard et al., 2025, arXiv:2501.18512): tests/planner/published_test.cpp.
 double utilisation(const Job& job, const Link& link, const Schedule& schedule);
 
-/// The smallest bits_per_second with which utilisation is at least `target`, in (0, 1); infinity if latency alone is
-/// too much for it.
+/// The smallest bits_per_second, from 1 up, with which utilisation reaches `target`, in (0, 1), to nine digits;
+/// infinity if latency alone is too much for it.
 double bandwidth_needed(const Job& job, double latency_seconds, const Schedule& schedule, double target);
 
 /// What recommend may choose.
@@ -72,9 +72,9 @@ struct Recommendation {
   double utilisation = 0;
 };
 
-/// The schedule for a target utilisation in (0, 1): of those within limits, sent after steps, with sync_every a
-/// multiple of fragments, the one with the smallest sync_every, as replicas that meet more often reach a lower loss; of
-/// these the smallest delay, and of these the fewest fragments. Nothing if none reaches the target.
+/// The schedule for a target utilisation in (0, 1), to nine digits: of those within limits, sent after steps, with
+/// sync_every a multiple of fragments, the one with the smallest sync_every, as replicas that meet more often reach a
+/// lower loss; of these the smallest delay, and of these the fewest fragments. Nothing if none reaches the target.
 std::optional<Recommendation> recommend(const Job& job, const Link& link, double target, double bits = 32,
                                         const Limits& limits = {});
 

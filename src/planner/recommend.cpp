@@ -29,7 +29,7 @@ std::optional<Recommendation> recommend(const Job& job, const Link& link, double
     // Steps from one fragment to the next: the more, the higher the utilisation.
     const auto candidates = std::views::iota(delay / fragments + 1, std::max(delay / fragments, longest) + 1);
     const auto found = std::ranges::partition_point(
-        candidates, [&](int64_t steps) { return utilisation(job, link, schedule(steps)) < target; });
+        candidates, [&](int64_t steps) { return !reaches(utilisation(job, link, schedule(steps)), target); });
     if (found == candidates.end() || (best && cost(best->schedule) <= cost(schedule(*found)))) return;
     best = {schedule(*found), utilisation(job, link, schedule(*found))};
   };

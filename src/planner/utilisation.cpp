@@ -89,7 +89,7 @@ double bandwidth_needed(const Job& job, double latency_seconds, const Schedule& 
   check_target(target);
   const Traffic traffic = traffic_of(job, schedule);
   return smallest([&](double bandwidth) {
-    return simulate(job, {bandwidth, latency_seconds}, schedule, traffic) >= target;
+    return reaches(simulate(job, {bandwidth, latency_seconds}, schedule, traffic), target);
   });
 }
 

@@ -16,7 +16,7 @@ Job message_of(double steps, int layers) { return {.parameters = 32, .step_secon
 std::vector<int64_t> found(double steps, int layers, double target, Limits limits, Link link = bit_per_second) {
   const auto best = recommend(message_of(steps, layers), link, target, 32, limits);
   if (!best) return {};
-  EXPECT_GE(best->utilisation, target);
+  EXPECT_GE(best->utilisation, target - 1e-9);
   EXPECT_EQ(best->utilisation, utilisation(message_of(steps, layers), link, best->schedule));
   return {best->schedule.sync_every, best->schedule.fragments, best->schedule.delay};
 }
@@ -24,6 +24,12 @@ std::vector<int64_t> found(double steps, int layers, double target, Limits limit
 TEST(Recommend, WithoutOverlapOneFragmentAndStepsEnough) {
   EXPECT_EQ(found(10, 24, 0.9, {.delay = 0}), (std::vector<int64_t>{90, 1, 0}));  // 90 / (90 + 10)
   EXPECT_EQ(found(10, 24, 0.5, {.delay = 0}), (std::vector<int64_t>{10, 1, 0}));
+}
+
+/// 144 / (144 + 16) is the target itself: rounding does not cost a step, or choose fragments that do not help.
+TEST(Recommend, ReachesATargetThatIsMetExactly) {
+  EXPECT_EQ(found(16, 24, 0.9, {.delay = 0}), (std::vector<int64_t>{144, 1, 0}));
+  EXPECT_EQ(found(7, 24, 0.75, {.delay = 0}), (std::vector<int64_t>{21, 1, 0}));
 }
 
 /// Fragments of 10 / n steps, one of which is hidden: with ten all is, and the link is never idle.
@@ -49,7 +55,8 @@ TEST(Recommend, IsTheFirstThatReachesTheTarget) {
       for (int64_t delay = 0; delay <= limits.delay && delay < sync_every; ++delay) {
         for (int fragments = 1; fragments <= limits.fragments && fragments <= sync_every; ++fragments) {
           if (sync_every % fragments != 0) continue;
-          if (utilisation(job, link, {sync_every, fragments, delay}) >= target) return {sync_every, fragments, delay};
+          if (utilisation(job, link, {sync_every, fragments, delay}) >= target - 1e-9)
+            return {sync_every, fragments, delay};
         }
       }
     }
