@@ -8,6 +8,7 @@
 #include <outerloop/local_sgd.hpp>
 #include <outerloop/outer_loop.hpp>
 #include <outerloop/outer_rule.hpp>
+#include <outerloop/planner.hpp>
 #include <outerloop/report.hpp>
 #include <outerloop/stages.hpp>
 #include <outerloop/version.hpp>

@@ -9,6 +9,7 @@
 /// Who may include whom:
 ///   optimizer -> checkpoint, round -> params, comm, outer -> kernels -> math.hpp      (siblings never include each
 ///   other)
+///   planner -> the public header of groups, and nothing else of the library
 
 namespace outerloop::testing {
 namespace {
@@ -52,6 +53,8 @@ const std::vector<Rule> rules = {
 
     {"src/optimizer/*",
      "optimizer/* checkpoint/* round/* outerloop/* torch/optim/* torch/serialize/* " + all_below_round + tensors},
+
+    {"src/planner/*", "planner/* outerloop/planner.hpp outerloop/communicator.hpp " + tensors},
 };
 
 bool fits(const std::string& name, const std::string& patterns) {
@@ -94,6 +97,9 @@ TEST(Includes, FollowTheTable) {
 TEST(Includes, TheTableRefusesEachCrossing) {
   EXPECT_FALSE(may_include("src/params/x.cpp", "comm/gloo.hpp"));  // siblings
   EXPECT_FALSE(may_include("src/round/x.cpp", "checkpoint/archive.hpp"));
+  EXPECT_FALSE(may_include("src/planner/x.cpp", "round/round.hpp"));
+  EXPECT_FALSE(may_include("src/round/x.cpp", "planner/traffic.hpp"));
+  EXPECT_FALSE(may_include("src/planner/x.cpp", "outerloop/diloco.hpp"));
   EXPECT_FALSE(may_include("src/kernels/x.cpp", "params/check.hpp"));  // upwards
   EXPECT_FALSE(may_include("src/outer/x.cpp", "outerloop/diloco.hpp"));
   EXPECT_FALSE(may_include("src/optimizer/x.cpp", c10d + "ProcessGroup.hpp"));
