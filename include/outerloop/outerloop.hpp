@@ -8,5 +8,6 @@
 #include <outerloop/outer_loop.hpp>
 #include <outerloop/outer_rule.hpp>
 #include <outerloop/report.hpp>
+#include <outerloop/stability.hpp>
 #include <outerloop/stages.hpp>
 #include <outerloop/version.hpp>
