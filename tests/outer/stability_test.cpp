@@ -8,13 +8,15 @@
 #include "optimizer/thrown.hpp"
 #include "support/tensors.hpp"
 
-namespace outerloop::testing {
-namespace {
+namespace outerloop {
 
-std::ostream& operator<<(std::ostream& out, const OuterDynamics& dynamics) {
+inline std::ostream& operator<<(std::ostream& out, const OuterDynamics& dynamics) {
   return out << "momentum " << dynamics.momentum << (dynamics.nesterov ? ", Nesterov" : ", heavy ball") << ", delay "
              << dynamics.delay << (dynamics.eager ? ", eager" : "") << ", replicas " << dynamics.replicas;
 }
+
+namespace testing {
+namespace {
 
 OuterDynamics with_momentum(OuterDynamics dynamics, double momentum) {
   dynamics.momentum = momentum;
@@ -29,11 +31,11 @@ struct Column {
 TEST(Stability, LimitsAreThoseOfTheTable) {
   const Column table[] = {
       {{.delay = 0}, {2.000, 1.500, 1.385, 1.357, 1.345}},
-      {{.delay = 1}, {1.000, 0.562, 0.345, 0.253, 0.188}},
+      {{.delay = 1}, {1.000, 0.562, 0.345, 0.253, 0.187}},
       {{.delay = 2}, {0.618, 0.312, 0.143, 0.081, 0.044}},
       {{.delay = 1, .eager = true, .replicas = 2}, {2.000, 1.186, 0.867, 0.770, 0.720}},
       {{.delay = 1, .eager = true, .replicas = 4}, {1.333, 0.766, 0.511, 0.416, 0.356}},
-      {{.delay = 1, .eager = true, .replicas = 8}, {1.143, 0.649, 0.414, 0.320, 0.256}},
+      {{.delay = 1, .eager = true, .replicas = 8}, {1.143, 0.648, 0.414, 0.320, 0.256}},
       {{.delay = 2, .eager = true, .replicas = 2}, {2.000, 0.921, 0.452, 0.303, 0.212}},
       {{.nesterov = false, .delay = 0}, {2.0, 3.0, 3.6, 3.8, 3.9}},
       {{.nesterov = false, .delay = 1}, {1.0, 0.5, 0.2, 0.1, 0.05}},
@@ -42,7 +44,7 @@ TEST(Stability, LimitsAreThoseOfTheTable) {
   for (const auto& [dynamics, limits] : table) {
     for (size_t row = 0; row < limits.size(); ++row) {
       const OuterDynamics cell = with_momentum(dynamics, momenta[row]);
-      EXPECT_NEAR(largest_stable_lr(cell), limits[row], 0.00051) << cell;
+      EXPECT_NEAR(largest_stable_lr(cell), limits[row], 0.0005) << cell;
     }
   }
 }
@@ -197,4 +199,5 @@ TEST(Stability, UnusableDynamicsAreRefusedByNameAndValue) {
 }
 
 }  // namespace
-}  // namespace outerloop::testing
+}  // namespace testing
+}  // namespace outerloop
