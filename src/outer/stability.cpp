@@ -10,7 +10,7 @@
 // w where it is real, of
 //   lr(w) = path(w) / late(w),   path = -(z - 1)(1 - momentum/z) / (1 + momentum - momentum/z),   late = W.
 //
-// 1. Of these w the first counts. If r = replicas - 1 (no limit if not eager), |late - own| = r * own makes of it
+// 1. Of these w the first counts. With r = replicas - 1 (if not eager, r -> infinity), |late - own| = r * own says that
 //      (1 + r) / lr = Re(1/path) + sqrt(Re(1/path)^2 + (r^2 - 1) / |path|^2),
 //    and Re(1/path) >= 0 falls from w = 0 to pi, as 1/|path| does: by partial fractions Re(1/path) is 1/2 plus
 //    momentum^2 (momentum for heavy ball) times Re(1 / (z - momentum)), all over 1 - momentum.

@@ -15,6 +15,7 @@ struct Row {
   double limit;      ///< to three places
   int rounds = 200;  ///< enough to come a thousand times nearer at 0.95 of the limit, and to go as far away at 1.1
 };
+std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
 
 /// The options of these dynamics: whoever adds a row with another delay adds here how to ask for it.
 DiLoCoOptions options_of(const OuterDynamics& dynamics, double outer_lr) {
