@@ -10,5 +10,6 @@
 #include <outerloop/outer_rule.hpp>
 #include <outerloop/planner.hpp>
 #include <outerloop/report.hpp>
+#include <outerloop/stability.hpp>
 #include <outerloop/stages.hpp>
 #include <outerloop/version.hpp>

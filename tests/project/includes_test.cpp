@@ -24,10 +24,11 @@ const std::string c10d = "torch/csrc/distributed/c10d/";
 const std::string all_below_round = "params/* comm/* outer/* kernels/* ";
 
 const std::vector<Rule> rules = {
-    // Public headers are cheap to include: one class of libtorch each, never torch/torch.h. These two are for
-    // devices too.
+    // Public headers are cheap to include: one class of libtorch each, never torch/torch.h. The first two are for
+    // devices too, the third is arithmetic.
     {"include/outerloop/formats.hpp", ""},
     {"include/outerloop/math.hpp", "outerloop/formats.hpp"},
+    {"include/outerloop/stability.hpp", ""},
     {"include/outerloop/c10d.hpp", "outerloop/communicator.hpp " + c10d + "ProcessGroup.hpp"},
     {"include/outerloop/*", "outerloop/* ATen/Tensor.h torch/optim/optimizer.h"},
 
@@ -38,7 +39,8 @@ const std::vector<Rule> rules = {
     {"src/kernels/*", "kernels/* outerloop/math.hpp emmintrin.h " + tensors},
 
     {"src/params/*", "params/* kernels/* outerloop/flat_params.hpp outerloop/fragments.hpp " + tensors},
-    {"src/outer/*", "outer/* kernels/* outerloop/outer_rule.hpp outerloop/stages.hpp " + tensors},
+    {"src/outer/*",
+     "outer/* kernels/* outerloop/outer_rule.hpp outerloop/stability.hpp outerloop/stages.hpp " + tensors},
     // libtorch ships no gloo headers: what stands in for them is seen by one source only.
     {"src/comm/gloo_headers/*", ""},
     {"src/comm/gloo.cpp", "comm/* outerloop/c10d.hpp outerloop/error.hpp " + c10d + "* " + tensors},
@@ -108,6 +110,7 @@ TEST(Includes, TheTableRefusesEachCrossing) {
   EXPECT_FALSE(may_include("include/outerloop/outer_loop.hpp", c10d + "ProcessGroup.hpp"));
   EXPECT_FALSE(may_include("include/outerloop/math.hpp", "ATen/Tensor.h"));
   EXPECT_FALSE(may_include("include/outerloop/formats.hpp", "ATen/Tensor.h"));
+  EXPECT_FALSE(may_include("include/outerloop/stability.hpp", "ATen/Tensor.h"));
   EXPECT_FALSE(may_include("cuda/apply.cu", "ATen/Tensor.h"));
   EXPECT_FALSE(may_include("src/elsewhere/x.cpp", "kernels/cpu.hpp"));  // a folder that the table does not know
   EXPECT_TRUE(may_include("src/round/x.cpp", "params/check.hpp"));
