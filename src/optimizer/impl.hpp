@@ -36,18 +36,21 @@ struct OuterLoopOptimizer::Impl {
 
   void hand_on(const Groups& groups);
   round::Fragments fragments_of(const Groups& groups) const;
+  std::optional<round::Fragments> grown_for(const Groups& groups) const;
+  void take_up(const Groups& groups, round::Fragments state);
   void agree(const Groups& groups);
   void follow_parameters(const Groups& groups);
   void advance(const Groups& groups);
   void send(size_t fragment, const Groups& groups);
   void depart(round::Flight& flight);
+  bool due() const;
   void land();
   void land_all();
   void wait_for_courier();
   void drop_flights();
   template <class Talk>
-  void recovering(const Talk& talk);
-  void reconnect(std::shared_ptr<Communicator> comm);
+  void recovering(const Groups& groups, const Talk& talk);
+  void reconnect(std::shared_ptr<Communicator> comm, const Groups& groups);
   round::Terms terms() const { return {*rule, sync, description, streaming.keep_local, inner_step}; }
   std::string describe(const Groups& groups) const;
   checkpoint::Snapshot snapshot(const Groups& groups, const round::Fragments& of) const;

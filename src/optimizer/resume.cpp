@@ -10,25 +10,33 @@ namespace outerloop {
 
 // ---- a new group after a failure ----
 
-void OuterLoopOptimizer::reconnect(std::shared_ptr<Communicator> comm) { impl_->reconnect(std::move(comm)); }
+void OuterLoopOptimizer::reconnect(std::shared_ptr<Communicator> comm) {
+  impl_->reconnect(std::move(comm), param_groups_);
+}
 
-void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm) {
+void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm, const Groups& groups) {
   const at::NoGradGuard no_grad;
   TORCH_CHECK(comm, "reconnect: comm is null");
   round::check_device(*comm);
   drop_flights();
   round::Exchange next(std::move(comm));
-  round::Header mine = round::header(round::Talk::reconnect, terms(), fragments->rounds(), 0);
-  mine.fingerprint = fragments->fingerprint();
-  const round::Meeting meeting = next.meet(mine, description.text);
+  // Parameters that were about to join when the group failed may have done so on other replicas: they join here.
+  std::optional<round::Fragments> grown = grown_for(groups);
+  round::Fragments& all = grown ? *grown : *fragments;
+  const round::Description now(describe(groups));
+  round::Header mine = round::header(round::Talk::reconnect, terms(), all.rounds(), 0);
+  mine.description = now.digest;
+  mine.fingerprint = all.fingerprint();
+  const round::Meeting meeting = next.meet(mine, now.text);
   if (std::string reason = round::out_of_step(meeting.headers); !reason.empty()) throw ConsistencyError(reason);
   if (!meeting.texts.empty()) throw ConsistencyError("replicas cannot train together: " + round::explain(meeting));
   const int root = round::most_advanced(meeting.headers);
   const round::Header& leader = meeting.headers[root];
-  fragments->broadcast_state(next, root);
+  all.broadcast_state(next, root);
   if (mine.round != leader.round || mine.fingerprint != leader.fingerprint) {
-    for (round::Fragment& fragment : fragments->each()) fragment.rollback();
+    for (round::Fragment& fragment : all.each()) fragment.rollback();
   }
+  if (grown) take_up(groups, std::move(*grown));
   inner_step = leader.inner_step;
   exchange = std::move(next);
 }
@@ -62,18 +70,13 @@ void OuterLoopOptimizer::load(torch::serialize::InputArchive& archive) {
   TORCH_CHECK(idle(), "load: ", impl.flights.size(), " rounds are under way; call drain() before, on all replicas");
   const checkpoint::Snapshot saved = checkpoint::read(archive);
   // Groups may have been added since the last step, to match the checkpoint: the outer state grows to hold them.
-  std::optional<round::Fragments> grown;
-  if (!impl.fragments->holds(optimizer::trainable(param_groups_))) grown.emplace(impl.fragments_of(param_groups_));
+  std::optional<round::Fragments> grown = impl.grown_for(param_groups_);
   checkpoint::check_fits(saved, impl.snapshot(param_groups_, grown ? *grown : *impl.fragments));
   if (!optimizer::same_tensors(param_groups_, impl.inner->param_groups())) {
     optimizer::hand_on_parameters(param_groups_, *impl.inner);
   }
   checkpoint::read_inner(archive, *impl.inner);
-  if (grown) {
-    impl.fragments = std::move(grown);
-    impl.description = round::Description(impl.describe(param_groups_));
-    for (const Tensor& param : optimizer::parameters(param_groups_)) impl.met.insert(param.unsafeGetTensorImpl());
-  }
+  if (grown) impl.take_up(param_groups_, std::move(*grown));
   optimizer::hand_on_options(impl.inner->param_groups(), *this);
   impl.inner_step = saved.inner_step;
   auto from = saved.states.begin();

@@ -27,9 +27,9 @@ using Complex = std::complex<double>;
 void check(const OuterDynamics& dynamics) {
   TORCH_CHECK(dynamics.momentum >= 0 && dynamics.momentum < 1, "outer_momentum must be in [0, 1), got ",
               dynamics.momentum);
-  TORCH_CHECK(dynamics.delay >= 0, "delay must be >= 0 rounds, got ", dynamics.delay);
+  TORCH_CHECK(dynamics.rounds_late >= 0, "rounds_late must be >= 0, got ", dynamics.rounds_late);
   TORCH_CHECK(dynamics.replicas >= 1, "replicas must be >= 1, got ", dynamics.replicas);
-  TORCH_CHECK(!dynamics.eager || dynamics.delay >= 1, "eager needs a delay >= 1 round, got ", dynamics.delay);
+  TORCH_CHECK(!dynamics.eager || dynamics.rounds_late >= 1, "eager needs rounds_late >= 1, got ", dynamics.rounds_late);
 }
 
 Complex path(double w, const OuterDynamics& dynamics) {
@@ -38,16 +38,16 @@ Complex path(double w, const OuterDynamics& dynamics) {
   return std::conj(change) * held / (dynamics.nesterov ? 1.0 + dynamics.momentum * change : 1.0);
 }
 
-Complex late(double w, double own, int64_t delay) {
-  return own + (1 - own) * std::polar(1.0, -w * static_cast<double>(delay));
+Complex late(double w, double own, int64_t rounds) {
+  return own + (1 - own) * std::polar(1.0, -w * static_cast<double>(rounds));
 }
 
 /// The w at which arg(path) = arg(late), to the last bit.
 double first_crossing(const OuterDynamics& dynamics, double own) {
   double low = 0,
-         high = std::acos(-own / (1 - own)) / static_cast<double>(dynamics.delay);  // late has turned by pi / 2
+         high = std::acos(-own / (1 - own)) / static_cast<double>(dynamics.rounds_late);  // late has turned by pi / 2
   for (double w = high / 2; low < w && w < high; w = low + (high - low) / 2) {
-    const bool before = (path(w, dynamics) * std::conj(late(w, own, dynamics.delay))).imag() < 0;
+    const bool before = (path(w, dynamics) * std::conj(late(w, own, dynamics.rounds_late))).imag() < 0;
     (before ? low : high) = w;
   }
   return low;
@@ -58,11 +58,11 @@ double first_crossing(const OuterDynamics& dynamics, double own) {
 double largest_stable_lr(const OuterDynamics& dynamics) {
   check(dynamics);
   const double own = dynamics.eager ? 1 / static_cast<double>(dynamics.replicas) : 0.0;
-  if (dynamics.delay == 0 || own == 1) {  // late is 1, and path is real at w = pi only
+  if (dynamics.rounds_late == 0 || own == 1) {  // late is 1, and path is real at w = pi only
     return 2 * (1 + dynamics.momentum) / (dynamics.nesterov ? 1 + 2 * dynamics.momentum : 1);
   }
   const double w = first_crossing(dynamics, own);
-  return std::abs(path(w, dynamics)) / std::abs(late(w, own, dynamics.delay));
+  return std::abs(path(w, dynamics)) / std::abs(late(w, own, dynamics.rounds_late));
 }
 
 }  // namespace outerloop

@@ -156,9 +156,7 @@ void Fragment::rollback() {
   for (Bucket& bucket : buckets_) bucket.params.scatter(bucket.state.anchor);
 }
 
-void Fragment::broadcast_state(Exchange& exchange, int root) {
-  if (exchange.size() == 1) return;
-  // Into copies: a failure half way must not leave a new anchor beside an old velocity.
+std::vector<OuterState> Fragment::state_of(Exchange& exchange, int root) const {
   std::vector<OuterState> states;
   for (const Bucket& bucket : buckets_) {
     const OuterState& state = states.emplace_back(copy_of(bucket.state));
@@ -166,7 +164,11 @@ void Fragment::broadcast_state(Exchange& exchange, int root) {
     comm.broadcast(state.anchor, root).wait();
     for (const Tensor& slot : state.slots) comm.broadcast(slot, root).wait();
   }
-  for (size_t i = 0; i < states.size(); ++i) buckets_[i].state = std::move(states[i]);
+  return states;
+}
+
+void Fragment::take(std::vector<OuterState> states) {
+  for (size_t i = 0; i < buckets_.size(); ++i) buckets_[i].state = std::move(states[i]);
 }
 
 uint64_t Fragment::fingerprint() const {

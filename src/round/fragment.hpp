@@ -35,8 +35,9 @@ class Fragment {
   /// wire -> anchor -> params. The sum of squares of the mean delta goes to `sum_squares` unless that is null; then
   /// work on a GPU may still go on when this returns, ordered before what its current stream is given next.
   void apply(const Wires& wires, const OuterRule& rule, double total_weight, double keep_local, double* sum_squares);
-  void rollback();                                     ///< params <- anchor
-  void broadcast_state(Exchange& exchange, int root);  ///< anchor, slots <- those of root
+  void rollback();                                                       ///< params <- anchor
+  std::vector<OuterState> state_of(Exchange& exchange, int root) const;  ///< copies of root's; of each bucket
+  void take(std::vector<OuterState> states);                             ///< anchor, slots <- these
 
   uint64_t fingerprint() const;  ///< of the anchor, as send() tells it
   int64_t rounds() const { return rounds_; }

@@ -105,8 +105,13 @@ void Fragments::broadcast_state(Exchange& exchange, int root) {
   int64_t* const rounds = counts.mutable_data_ptr<int64_t>();
   for (size_t f = 0; f < size(); ++f) rounds[f] = each_[f].rounds();
   exchange.from(at::kCPU).broadcast(counts, root).wait();
-  for (Fragment& fragment : each_) fragment.broadcast_state(exchange, root);
-  for (size_t f = 0; f < size(); ++f) each_[f].set_rounds(rounds[f]);
+  // Taken when all is there: a failure half way must not leave new state beside old.
+  std::vector<std::vector<OuterState>> states;
+  for (const Fragment& fragment : each_) states.push_back(fragment.state_of(exchange, root));
+  for (size_t f = 0; f < size(); ++f) {
+    each_[f].take(std::move(states[f]));
+    each_[f].set_rounds(rounds[f]);
+  }
 }
 
 void Fragments::share_anchors(Exchange& exchange, const std::vector<Tensor>& of) {

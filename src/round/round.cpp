@@ -77,7 +77,7 @@ SyncReport abort(Flight& flight, Fragment& fragment, const Terms& terms) {
 
 /// All take the majority's state, and this round is held again from there.
 SyncReport repair(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms) {
-  fragment.broadcast_state(exchange, flight.verdict.root);
+  fragment.take(fragment.state_of(exchange, flight.verdict.root));
   flight.report.reason = flight.verdict.reason;
   guarded(flight, [&] { offer(flight, fragment, terms); });
   {

@@ -221,6 +221,43 @@ TEST(AddParamGroup, ThatMeetsABrokenGroupGoesOnWithTheNextOne) {
   });
 }
 
+/// One replica does not hear that a collective of the joining has succeeded; the other goes on to the next. Then they
+/// train on, from the step of the one that came further.
+void joins_although_a_reply_is_lost(int collective, int loser) {
+  const auto first = gloo_group(2, std::chrono::milliseconds(500)), second = gloo_group(2);
+  run_ranks(first, [&](std::shared_ptr<Communicator> comm) {
+    const auto a = leaf(eighths({3}, 0)), b = leaf(eighths({2}, comm->rank()));
+    int collectives = 0;
+    bool joining = false;
+    const auto tapped = std::make_shared<Tapped>(comm, nullptr, [&](const Tapped::Call&) {
+      if (joining && ++collectives == collective && comm->rank() == loser) throw CommError("the reply was lost");
+    });
+    LocalSGDOptimizer optimizer(SGD({a}, 0.5), tapped,
+                                {.sync_every = 2, .sync = {.on_comm_error = [&] { return second[comm->rank()]; }}});
+    for (int step = 0; step < 2; ++step) step_with_grad(optimizer, {a}, 1);
+    joining = true;
+    optimizer.add_param_group(OptimizerParamGroup({b}));
+    while (optimizer.local_steps() < 8) step_with_grad(optimizer, {a, b}, 1);
+    const Tensor rows = torch::empty({2, 5}), mine = torch::cat({a.detach(), b.detach()});
+    second[comm->rank()]->all_gather(rows, mine).wait();
+    EXPECT_TRUE(torch::equal(rows[0], rows[1])) << rows;
+    // The one that was behind has thrown its steps away; of two steps in a round at least the half counts.
+    EXPECT_GE(b[0].item<double>(), eighths({2}, 0)[0].item<double>() - 6 * 0.5);
+    EXPECT_LE(b[0].item<double>(), eighths({2}, 0)[0].item<double>() - 4 * 0.5);
+    EXPECT_GE(optimizer.rounds(), 3);
+  });
+}
+
+TEST(AddParamGroup, GoesOnAlthoughTheReplyToTheHeaderWasLost) {
+  for (const int loser : {0, 1}) joins_although_a_reply_is_lost(1, loser);
+}
+TEST(AddParamGroup, GoesOnAlthoughTheReplyWithTheParametersWasLost) {
+  for (const int loser : {0, 1}) joins_although_a_reply_is_lost(2, loser);
+}
+TEST(AddParamGroup, GoesOnAlthoughTheReplyWithTheAnchorWasLost) {
+  for (const int loser : {0, 1}) joins_although_a_reply_is_lost(3, loser);
+}
+
 TEST(AddParamGroup, RefusesAParameterThatIsThereAlready) {
   const auto a = leaf(eighths({3}, 0));
   LocalSGDOptimizer optimizer(SGD({a}, 0.5), connect_alone());

@@ -56,32 +56,19 @@ void heals_after(const std::string& collective) {
 TEST(Reconnect, HealsAFailureInTheExchangeOfHeaders) { heals_after("all_gather"); }
 TEST(Reconnect, HealsAFailureInTheReduction) { heals_after("all_reduce_sum"); }
 
-/// Its reductions succeed, but this replica does not hear of it.
-class LostReply final : public Communicator {
- public:
-  LostReply(std::shared_ptr<Communicator> group, const bool& lost) : group_(std::move(group)), lost_(lost) {}
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-  at::Device device() const override { return group_->device(); }
-  Pending all_reduce_sum(Tensor flat) override {
-    group_->all_reduce_sum(std::move(flat)).wait();
-    if (lost_) throw CommError("the reply was lost");
-    return {};
-  }
-  Pending all_gather(Tensor rows, Tensor flat) override { return group_->all_gather(std::move(rows), std::move(flat)); }
-  Pending broadcast(Tensor flat, int root) override { return group_->broadcast(std::move(flat), root); }
-
- private:
-  std::shared_ptr<Communicator> group_;
-  const bool& lost_;
-};
+/// Its reductions succeed, but with `lost` this replica does not hear of it.
+std::shared_ptr<Communicator> losing_replies(std::shared_ptr<Communicator> group, const bool& lost) {
+  return std::make_shared<testing::Tapped>(std::move(group), nullptr, [&lost](const testing::Tapped::Call& call) {
+    if (lost && call.name == "all_reduce_sum") throw CommError("the reply was lost");
+  });
+}
 
 TEST(Reconnect, TakesTheStateOfTheMostAdvanced) {
   const auto second = testing::gloo_group(3);
   const auto all = testing::run_ranks(3, [&](std::shared_ptr<Communicator> comm) {
     bool lost = false;
     const int rank = comm->rank();
-    Replica replica(std::make_shared<LostReply>(comm, lost), with_momentum());
+    Replica replica(losing_replies(comm, lost), with_momentum());
     for (int t = 0; t < 3; ++t) replica.step(gradient(rank, t));
     lost = rank == 0;  // the lowest rank, which would win a tie
     if (lost) {
@@ -105,12 +92,41 @@ TEST(Reconnect, TakesTheStateOfTheMostAdvanced) {
   }
 }
 
-TEST(Reconnect, ThatFailsHalfWayChangesNothing) {
+TEST(Reconnect, TakesTheCountsOfAllFragments) {
+  const auto second = testing::gloo_group(2);
+  const auto all = testing::run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+    bool lost = false;
+    const int rank = comm->rank();
+    DiLoCoOptions options = with_momentum();
+    options.streaming.fragments = FragmentPlan::sequential(2);  // a round after every step
+    Replica replica(losing_replies(comm, lost), options);
+    for (int t = 0; t < 4; ++t) {
+      lost = rank == 1 && t == 3;
+      if (lost) {
+        EXPECT_THROW(replica.step(gradient(rank, t)), CommError);
+      } else {
+        replica.step(gradient(rank, t));
+      }
+    }
+    replica.optimizer.reconnect(second[rank]);
+    EXPECT_EQ(replica.optimizer.rounds(), 4);
+    lost = false;
+    for (int t = 4; t < 8; ++t) replica.step(gradient(rank, t));
+    EXPECT_EQ(replica.optimizer.rounds(), 8);
+    return replica.anchor();
+  });
+  EXPECT_TRUE(same_bits(all[0], all[1]));
+}
+
+/// At the last of the broadcasts: counts of rounds, and anchor and velocity of each fragment.
+void changes_nothing_half_way(const FragmentPlan& plan) {
   const auto second = testing::gloo_group(2, 2s), third = testing::gloo_group(2);
   const auto all = testing::run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
     const int rank = comm->rank();
     bool lost = false;
-    Replica replica(std::make_shared<LostReply>(comm, lost), with_momentum());
+    DiLoCoOptions options = with_momentum();
+    options.streaming.fragments = plan;
+    Replica replica(losing_replies(comm, lost), options);
     for (int t = 0; t < 3; ++t) replica.step(gradient(rank, t));
     lost = rank == 1;  // and lags behind
     if (lost) {
@@ -119,21 +135,29 @@ TEST(Reconnect, ThatFailsHalfWayChangesNothing) {
       replica.step(gradient(rank, 3));
     }
     const Tensor anchor = replica.anchor(), local = replica.param.detach().clone();
-    int broadcasts = 0;
+    const int64_t rounds = replica.optimizer.rounds(), last = 1 + 2 * plan.count();
+    int64_t broadcasts = 0;
     const auto tapped = std::make_shared<testing::Tapped>(second[rank], [&](const testing::Tapped::Call& call) {
-      if (call.name == "broadcast" && ++broadcasts == 2) throw CommError("pulled the plug");  // the anchor has come
+      if (call.name == "broadcast" && ++broadcasts == last) throw CommError("pulled the plug");
     });
     EXPECT_THROW(replica.optimizer.reconnect(tapped), CommError);
-    EXPECT_EQ(broadcasts, 2);
+    EXPECT_EQ(broadcasts, last);
     EXPECT_TRUE(same_bits(replica.anchor(), anchor));
     EXPECT_TRUE(same_bits(replica.param.detach(), local));
-    EXPECT_EQ(replica.optimizer.rounds(), lost ? 1 : 2);
+    EXPECT_EQ(replica.optimizer.rounds(), rounds);
+    lost = false;
     replica.optimizer.reconnect(third[rank]);
     for (int t = 4; t < 6; ++t) replica.step(gradient(rank, t));
+    replica.optimizer.sync();
     return replica.outcomes();
   });
   EXPECT_TRUE(same_bits(all[0].anchor, all[1].anchor));
   EXPECT_TRUE(same_bits(all[0].param, all[1].param));
+}
+
+TEST(Reconnect, ThatFailsHalfWayChangesNothing) {
+  changes_nothing_half_way(FragmentPlan::whole());
+  changes_nothing_half_way(FragmentPlan::sequential(2));
 }
 
 TEST(Reconnect, HappensInStepWithTheGroupOfOnCommError) {

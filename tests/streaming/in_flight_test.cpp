@@ -5,6 +5,8 @@
 #include <outerloop/outerloop.hpp>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <sstream>
 
 #include "round/replica.hpp"
@@ -257,6 +259,27 @@ TEST(InFlight, KeepLocalOneNeverHandsTheAnchorOut) {
     Replica replica(comm, options);
     for (int step = 1; step <= 12; ++step) replica.step(comm->rank() + 1);
     EXPECT_TRUE(same_bits(replica.param, torch::full({3}, -12.0F * (comm->rank() + 1))));
+  });
+}
+
+/// The network takes until training has gone on by two steps.
+TEST(InFlight, TrainingGoesOnWhileTheNetworkIsBusy) {
+  run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    std::promise<void> trained;
+    std::shared_future<void> free = trained.get_future().share();
+    std::atomic<bool> slow = false;
+    const auto tapped = std::make_shared<Tapped>(comm, [&](const Tapped::Call&) {
+      if (!slow) return;
+      EXPECT_EQ(free.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+    });
+    Replica replica(tapped, delayed(3));
+    slow = true;
+    for (int step = 1; step <= 3; ++step) replica.step(1);
+    trained.set_value();
+    replica.step(1);
+    ASSERT_EQ(replica.reports.size(), 1);
+    EXPECT_GT(replica.reports[0].reduce.count(), 0);
+    EXPECT_EQ(replica.reports[0].outcome, Outcome::committed);
   });
 }
 

@@ -2,24 +2,27 @@
 
 namespace outerloop::testing {
 
-void Tapped::tap(Call call) {
+template <class Begin>
+Pending Tapped::tap(Call call, const Begin& begin) {
   calls.push_back(call);
   if (before_) before_(call);
+  Pending pending = begin();
+  if (!after_) return pending;
+  pending.wait();
+  after_(call);
+  return {};
 }
 
 Pending Tapped::all_reduce_sum(Tensor flat) {
-  tap({"all_reduce_sum", flat.scalar_type(), flat.numel()});
-  return group_->all_reduce_sum(std::move(flat));
+  return tap({"all_reduce_sum", flat.scalar_type(), flat.numel()}, [&] { return group_->all_reduce_sum(flat); });
 }
 
 Pending Tapped::all_gather(Tensor rows, Tensor flat) {
-  tap({"all_gather", flat.scalar_type(), flat.numel()});
-  return group_->all_gather(std::move(rows), std::move(flat));
+  return tap({"all_gather", flat.scalar_type(), flat.numel()}, [&] { return group_->all_gather(rows, flat); });
 }
 
 Pending Tapped::broadcast(Tensor flat, int root) {
-  tap({"broadcast", flat.scalar_type(), flat.numel()});
-  return group_->broadcast(std::move(flat), root);
+  return tap({"broadcast", flat.scalar_type(), flat.numel()}, [&] { return group_->broadcast(flat, root); });
 }
 
 }  // namespace outerloop::testing

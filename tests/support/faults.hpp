@@ -9,7 +9,8 @@
 
 namespace outerloop::testing {
 
-/// Passes every collective on to `group` after telling `before` about it, which may throw or kill the process. Counts.
+/// Passes every collective on to `group` after telling `before` about it, and tells `after` when it is done; both may
+/// throw or kill the process. Counts.
 class Tapped final : public Communicator {
  public:
   struct Call {
@@ -17,8 +18,9 @@ class Tapped final : public Communicator {
     at::ScalarType dtype;
     int64_t numel;
   };
-  explicit Tapped(std::shared_ptr<Communicator> group, std::function<void(const Call&)> before = nullptr)
-      : group_(std::move(group)), before_(std::move(before)) {}
+  explicit Tapped(std::shared_ptr<Communicator> group, std::function<void(const Call&)> before = nullptr,
+                  std::function<void(const Call&)> after = nullptr)
+      : group_(std::move(group)), before_(std::move(before)), after_(std::move(after)) {}
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   at::Device device() const override { return group_->device(); }
@@ -28,9 +30,10 @@ class Tapped final : public Communicator {
   std::vector<Call> calls;
 
  private:
-  void tap(Call call);
+  template <class Begin>
+  Pending tap(Call call, const Begin& begin);
   std::shared_ptr<Communicator> group_;
-  std::function<void(const Call&)> before_;
+  std::function<void(const Call&)> before_, after_;
 };
 
 }  // namespace outerloop::testing

@@ -1,0 +1,71 @@
+#include "optimizer/admit.hpp"
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+#include "params/check.hpp"
+#include "round/exchange.hpp"
+
+namespace outerloop::optimizer {
+
+namespace {
+
+void check_anchor_device(const SyncOptions& sync, const Groups& groups) {
+  if (!sync.anchor_device || sync.anchor_device->is_cpu()) return;
+  const at::Device wanted = *sync.anchor_device;
+  for (const Tensor& param : trainable(groups)) {
+    const at::Device device = param.device();
+    TORCH_CHECK(wanted == device || wanted == at::Device(device.type()), "anchor_device is ", wanted,
+                " where a parameter is on ", device, "; it must be cpu, or the device of all parameters");
+  }
+}
+
+/// 0 for options that have no lr.
+double lr_of(const torch::optim::OptimizerOptions& options) {
+  try {
+    return options.get_lr();
+  } catch (const c10::Error&) {
+    return 0;
+  }
+}
+
+}  // namespace
+
+void check_parameters(const Groups& groups, const std::vector<std::string>& names, const FragmentPlan& plan) {
+  params::check(parameters(groups), names);
+  TORCH_CHECK(!trainable(groups).empty(), "no parameters to train: the inner optimizer has ", parameters(groups).size(),
+              ", none of which requires grad");
+  slices(groups, names, plan);
+}
+
+const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_ptr<Communicator>& comm,
+                    const std::shared_ptr<const OuterRule>& rule, int64_t sync_every, const Streaming& streaming,
+                    const SyncOptions& sync) {
+  return *round::or_refuse(comm, [&] {
+    TORCH_CHECK(inner, "inner is null: give an optimizer");
+    TORCH_CHECK(comm, "comm is null: use connect_from_env(), or connect_alone() for a group of one");
+    TORCH_CHECK(rule, "rule is null: give an OuterRule");
+    round::check_device(*comm);
+    TORCH_CHECK(sync_every >= 1, "sync_every must be >= 1, got ", sync_every);
+    TORCH_CHECK(sync_every >= streaming.fragments.count(), "sync_every is ", sync_every, ", but there are ",
+                streaming.fragments.count(), " fragments; each needs an inner step of its own");
+    TORCH_CHECK(streaming.delay >= 0, "delay must be >= 0, got ", streaming.delay);
+    TORCH_CHECK(streaming.keep_local >= 0 && streaming.keep_local <= 1, "keep_local must be in [0, 1], got ",
+                streaming.keep_local);
+    const Groups& groups = inner->param_groups();
+    const size_t count = parameters(groups).size();
+    TORCH_CHECK(count > 0, "no parameters: the inner optimizer has none");
+    TORCH_CHECK(sync.names.empty() || sync.names.size() == count, "names has ", sync.names.size(), " entries for ",
+                count, " parameters");
+    for (const auto& group : groups) {
+      const double lr = lr_of(group.options());
+      TORCH_CHECK(std::isfinite(lr) && lr >= 0, "the inner optimizer's lr must be finite and >= 0, got ", lr);
+    }
+    check_parameters(groups, sync.names, streaming.fragments);
+    check_anchor_device(sync, groups);
+    return &groups;
+  });
+}
+
+}  // namespace outerloop::optimizer
