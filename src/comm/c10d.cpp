@@ -6,6 +6,8 @@
 
 #include <outerloop/error.hpp>
 
+#include "comm/message.hpp"
+
 namespace outerloop {
 
 namespace {
@@ -113,7 +115,7 @@ class C10dCommunicator final : public Communicator {
     const at::NoGradGuard no_grad;
     const std::string what = c10::str(operation, " of ", tensor.nbytes(), " bytes on rank ", rank_, " of ", size_);
     const auto fail = [link = link_, what](const std::exception& error) {
-      link->fail(what + " failed: " + error.what());
+      link->fail(what + " failed: " + comm::message_of(error));
     };
     Work work;
     try {

@@ -17,6 +17,7 @@
 
 #include "comm/deadline.hpp"
 #include "comm/gloo.hpp"
+#include "comm/message.hpp"
 #include "comm/nccl.hpp"
 #include "comm/serial.hpp"
 
@@ -77,13 +78,15 @@ Store meet(const Rendezvous& at, const Deadline& end, bool serve, const std::str
       return comm::within(end.left(), [=, rank = at.rank, size = at.size, left = end.left()] {
         return comm::own_keys(store, rank, size, left);
       });
+    } catch (const CommError&) {
+      throw;  // the others were met, and come to something else
     } catch (const std::exception& error) {
       if (!serve && !end.over()) continue;
       const char* failure = reached ? " did not meet the others"
                             : serve ? " could not listen"
                                     : " could not reach rank 0";
       throw CommError(c10::str("rank ", at.rank, " of ", at.size, failure, " at ", at.host, ":", at.port, " within ",
-                               at.timeout.count(), " ms: ", error.what()));
+                               at.timeout.count(), " ms: ", comm::message_of(error)));
     }
   }
 }
@@ -119,7 +122,8 @@ bool all_have_gpus(const Store& keys, const Rendezvous& at, const Deadline& end,
     return comm::within(end.left(), count);
   } catch (const std::exception& error) {
     throw CommError(c10::str("rank ", at.rank, " of ", at.size, " could not learn by way of ", at.host, ":", at.port,
-                             " within ", at.timeout.count(), " ms whether all ranks have a GPU: ", error.what()));
+                             " within ", at.timeout.count(),
+                             " ms whether all ranks have a GPU: ", comm::message_of(error)));
   }
 }
 
@@ -129,7 +133,8 @@ std::shared_ptr<Communicator> connect_gloo(const Rendezvous& at) {
   check(at);
   if (at.size == 1) return connect_alone();
   const Deadline end(at.timeout);
-  return comm::gloo_over(meet(at, end, at.rank == 0), at.rank, at.size, at.host, at.timeout);
+  const Store keys = meet(at, end, at.rank == 0);
+  return comm::gloo_over(keys, at.rank, at.size, at.host, at.timeout, end.left());
 }
 
 std::shared_ptr<Communicator> connect_nccl(const Rendezvous& at, int cuda_device) {
@@ -137,7 +142,8 @@ std::shared_ptr<Communicator> connect_nccl(const Rendezvous& at, int cuda_device
   check(at);
   if (at.size == 1) return connect_alone();
   const Deadline end(at.timeout);
-  return comm::nccl_over(meet(at, end, at.rank == 0), at.rank, at.size, cuda_device, at.timeout);
+  const Store keys = meet(at, end, at.rank == 0);
+  return comm::nccl_over(keys, at.rank, at.size, cuda_device, at.timeout, end.left());
 }
 
 std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout) {
@@ -166,9 +172,9 @@ std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout
   const Store keys =
       meet(at, end, !agent_serves && at.rank == 0, restarts ? c10::str("restart/", *restarts) : std::string());
   if (all_have_gpus(keys, at, end, gpu.has_value())) {
-    return comm::nccl_over(keys, at.rank, at.size, *gpu, at.timeout);
+    return comm::nccl_over(keys, at.rank, at.size, *gpu, at.timeout, end.left());
   }
-  return comm::gloo_over(keys, at.rank, at.size, at.host, at.timeout);
+  return comm::gloo_over(keys, at.rank, at.size, at.host, at.timeout, end.left());
 }
 
 }  // namespace outerloop

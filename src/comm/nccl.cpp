@@ -10,6 +10,7 @@
 
 #include "comm/c10d.hpp"
 #include "comm/deadline.hpp"
+#include "comm/message.hpp"
 #include "comm/nccl_environment.hpp"
 #include "comm/serial.hpp"
 
@@ -25,9 +26,9 @@ struct Joined {
 };
 
 Joined join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, at::Device device,
-            std::chrono::milliseconds timeout) {
+            std::chrono::milliseconds timeout, std::chrono::milliseconds joining) {
   const c10::cuda::CUDAGuard guard(device);
-  const auto keys = own_keys(store, rank, size, timeout);
+  const auto keys = own_keys(store, rank, size, joining);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   const auto backend = [&] {
@@ -97,11 +98,13 @@ void check_nccl_device(int cuda_device) {
 }
 
 std::shared_ptr<Communicator> nccl_over(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int cuda_device,
-                                        std::chrono::milliseconds timeout) {
+                                        std::chrono::milliseconds timeout,
+                                        std::optional<std::chrono::milliseconds> joining) {
   check_nccl_device(cuda_device);
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(cuda_device));
+  const std::chrono::milliseconds limit = joining.value_or(timeout);
   try {
-    const auto joined = within(timeout, [=] { return join(store, rank, size, device, timeout); });
+    const auto joined = within(limit, [=] { return join(store, rank, size, device, timeout, limit); });
     return over_c10d(joined.group, device, [keys = joined.keys, timeout](Group group, Parting parting) {
       part(std::move(group), keys, parting, timeout);
     });
@@ -110,7 +113,7 @@ std::shared_ptr<Communicator> nccl_over(c10::intrusive_ptr<c10d::Store> store, i
         c10::str("rank ", rank, " of ", size, " could not join its NCCL group on ", device, " within ", timeout.count(),
                  " ms (each rank needs a GPU of its own, else use connect_gloo; NCCL_SOCKET_IFNAME names the "
                  "network interface to use, NCCL_DEBUG=INFO tells more): ",
-                 error.what()));
+                 message_of(error)));
   }
 }
 

@@ -3,6 +3,9 @@
 #include <outerloop/communicator.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <chrono>
+#include <optional>
+
 namespace outerloop::comm {
 
 /// How many GPUs NCCL can use in this process; none in a build without NCCL.
@@ -12,8 +15,10 @@ int nccl_devices();
 void check_nccl_device(int cuda_device);
 
 /// An NCCL group whose ranks meet over `store`, which serves several groups (see serial.hpp) and is kept until the
-/// group goes. Its communicator is its own, and complete when this returns.
+/// group goes. Its communicator is its own, and complete when this returns. All come within `joining`; by
+/// itself, that is the group's `timeout`.
 std::shared_ptr<Communicator> nccl_over(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int cuda_device,
-                                        std::chrono::milliseconds timeout);
+                                        std::chrono::milliseconds timeout,
+                                        std::optional<std::chrono::milliseconds> joining = {});
 
 }  // namespace outerloop::comm

@@ -26,9 +26,17 @@ Extent extent(const at::Tensor& tensor, size_t index) {
   return {begin, begin + span * static_cast<int64_t>(tensor.element_size()), index};
 }
 
+/// In memory order, each dimension must step over all of the smaller ones.
 bool overlaps_itself(const at::Tensor& tensor) {
+  std::vector<std::pair<int64_t, int64_t>> dimensions;  // stride, size
   for (int64_t d = 0; d < tensor.dim(); ++d) {
-    if (tensor.size(d) > 1 && tensor.stride(d) == 0) return true;
+    if (tensor.size(d) > 1) dimensions.emplace_back(tensor.stride(d), tensor.size(d));
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  int64_t span = 1;
+  for (const auto& [stride, size] : dimensions) {
+    if (stride < span) return true;
+    span += (size - 1) * stride;
   }
   return false;
 }
@@ -55,7 +63,8 @@ void check(const std::vector<at::Tensor>& params, const std::vector<std::string>
     TORCH_CHECK(kernels::runs_on(param.device()), label(i, names), " is on ", param.device(), "; this build supports ",
                 kernels::runs_on(at::kCUDA) ? "cpu and cuda" : "cpu");
     TORCH_CHECK(!param.is_neg() && !param.is_conj(), label(i, names), " is a lazily negated or conjugated view");
-    TORCH_CHECK(!overlaps_itself(param), label(i, names), " is an expanded tensor, whose elements share memory");
+    TORCH_CHECK(!overlaps_itself(param), label(i, names),
+                " is a view whose elements may share memory, as those of an expanded tensor do");
     identities.emplace_back(param.unsafeGetTensorImpl(), i);
     if (param.numel() > 0) extents.push_back(extent(param, i));
   }

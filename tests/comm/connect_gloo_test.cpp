@@ -6,9 +6,11 @@
 #include <chrono>
 #include <future>
 #include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/pair.hpp"
 #include "comm/port.hpp"
+#include "comm/serial.hpp"
 
 namespace outerloop {
 namespace {
@@ -69,6 +71,35 @@ TEST(ConnectGloo, MeetsAgainWhereAnEarlierGroupIsJustGoing) {
   });
 }
 
+TEST(ConnectGloo, OfRanksThatWereToldDifferentSizesNamesThem) {
+  const ReservedPort port;
+  on_two_threads([&](int rank) {
+    try {
+      connect_gloo({.rank = rank, .size = 2 + rank, .port = port, .timeout = 20s});
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const CommError& error) {
+      EXPECT_TRUE(says(error.what(), "rank 0 is in a group of 2, rank 1 in one of 3"));
+    }
+  });
+}
+
+/// The peer takes part in the meeting shortly before the time is over, and then in nothing more.
+TEST(ConnectGloo, TakesNoMoreThanItsTimeoutInAll) {
+  const ReservedPort port;
+  const auto begin = std::chrono::steady_clock::now();
+  on_two_threads([&](int rank) {
+    if (rank == 0) {
+      EXPECT_THROW(connect_gloo({.size = 2, .port = port, .timeout = 3s}), CommError);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 4500ms);
+      return;
+    }
+    std::this_thread::sleep_for(2500ms);
+    c10d::TCPStoreOptions options;
+    options.port = port;
+    comm::own_keys(c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options), 1, 2, 10s);
+  });
+}
+
 TEST(ConnectGloo, OfOneIsAloneAndOpensNoPort) {
   EXPECT_EQ(connect_gloo({.size = 1, .host = "no-such-host.invalid"})->size(), 1);
 }
@@ -82,6 +113,7 @@ TEST(ConnectGloo, AtAPortInUseIsACommErrorNamingIt) {
   } catch (const CommError& error) {
     EXPECT_TRUE(says(error.what(), "rank 0 of 2"));
     EXPECT_TRUE(says(error.what(), "127.0.0.1:" + std::to_string(port)));
+    EXPECT_EQ(std::string(error.what()).find("frame #"), std::string::npos) << error.what();
   }
 }
 

@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <outerloop/stability.hpp>
 
@@ -111,6 +112,7 @@ Tensor next(const Tensor& states, const OuterDynamics& dynamics, double lr) {
 
 /// By which factor the states grow per round, in the long run.
 double growth(const OuterDynamics& dynamics, double lr) {
+  at::set_num_threads(1);  // LAPACK's threads would wait for each other on a busy machine, sixty times as long
   const int64_t numbers = dynamics.replicas * (2 + dynamics.rounds_late);
   const Tensor units = torch::eye(numbers, torch::kDouble).view({numbers, dynamics.replicas, 2 + dynamics.rounds_late});
   return at::linalg_eigvals(next(units, dynamics, lr).reshape({numbers, numbers})).abs().max().item<double>();

@@ -160,6 +160,8 @@ TEST(FlatParams, RefuseWhatTheyCannotHoldByPlace) {
   refused({a, a.view({2, 3})}, {"parameter 0", "parameter 1", "share memory"});
   refused({a.slice(0, 2, 6), a.slice(0, 0, 3)}, {"parameter 0", "parameter 1", "share memory"});
   refused({torch::ones({1}).expand({3})}, {"parameter 0", "expanded"});
+  refused({torch::arange(5.0).as_strided({3, 3}, {1, 1})}, {"parameter 0", "share memory"});
+  refused({torch::arange(9.0).as_strided({2, 4}, {3, 1})}, {"parameter 0", "share memory"});
   refused({at::_neg_view(torch::ones({3}))}, {"parameter 0", "negated"});
   refused({a, torch::zeros({2}, at::kDouble)}, {"parameter 1", "Double", "float64"});
 }
