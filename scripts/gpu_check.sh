@@ -9,7 +9,7 @@
 #   OUT=out-gpu               folder for table.txt, bench.txt and log.txt
 #   LIMIT=420                 seconds for everything
 #   BUILD_LIMIT=200           of them for the build
-#   OUTERLOOP_TORCH=FOLDER    the `torch` folder to use instead of that of python3
+#   OUTERLOOP_TORCH=FOLDER    the `torch` folder to use instead of that of python3 or .venv
 #   USE_GPU_DEPS=1            take all of gpu_deps/, also what the system has: to try out what --pack made
 #   OUTERLOOP_BUILD=FOLDER    where to build (default: build-gpu-check)
 set -uo pipefail

@@ -63,7 +63,13 @@ find_gpu() {
 
 torch_folder() {
   [ -z "${OUTERLOOP_TORCH:-}" ] || { echo "$OUTERLOOP_TORCH"; return; }
-  python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])'
+  local python
+  for python in python3 .venv/bin/python; do
+    "$python" -c 'import importlib.util as u, sys
+torch = u.find_spec("torch")
+sys.exit(1) if torch is None else print(torch.submodule_search_locations[0])' 2>/dev/null && return
+  done
+  return 1
 }
 
 # Those that this version of the project has; the others are told by the stages that want them.
@@ -71,7 +77,7 @@ build_all() {
   local torch arch deps="" header tool missing="" known targets=() target generator=() go_on=-k
   for tool in cmake "${CXX:-g++}" nvcc python3; do command -v "$tool" >/dev/null || missing+=" $tool"; done
   [ -z "$missing" ] || { echo "missing here:$missing"; return 1; }
-  torch=$(torch_folder) || { echo "missing: torch, which python3 cannot find"; return 1; }
+  torch=$(torch_folder) || { echo "missing: torch, in python3 and in .venv; OUTERLOOP_TORCH=FOLDER names another"; return 1; }
   for header in gtest/gtest.h CLI/CLI.hpp nlohmann/json.hpp xxhash.h; do
     [ -z "${USE_GPU_DEPS:-}" ] && [ -n "$(folder_of "$header")" ] && continue
     [ -d gpu_deps ] || { echo "missing: $header; bring gpu_deps/, which scripts/gpu_check.sh --pack makes"; return 1; }

@@ -88,7 +88,8 @@ def draw(runs, picture):
         name, colour, style = MODES[mode]
         final = fmean(run.final for run in group)
         steps, loss = mean_curve(group, "steps")
-        by_step.plot(steps, loss, style, color=colour, lw=1.8, label=f"{name}: {final:.3f}")
+        dots = "o" if len(steps) < 3 else None  # of a short run there is no curve
+        by_step.plot(steps, loss, style, color=colour, lw=1.8, marker=dots, label=f"{name}: {final:.3f}")
         if group[0].bytes:
             sent, loss = mean_curve(group, "sent")
             by_byte.plot(sent, loss, style, color=colour, lw=1.8)
@@ -99,11 +100,14 @@ def draw(runs, picture):
     asked = next(iter(runs.values()))[0].asked
     everything = [loss for group in runs.values() for run in group for loss in run.loss]
     low, high = min(everything), max(everything)
-    by_step.set_ylim(low - 0.14 * (high - low), low + 0.75 * (high - low))  # the first steps are all alike
+    last = max(run.final for group in runs.values() for run in group)
+    top = max(low + 0.75 * (high - low), last + 0.1 * (high - low))  # the first steps are all alike
+    by_step.set_ylim(low - 0.14 * (high - low), top)
     by_step.set(xlabel="steps of each replica", ylabel="validation loss, bits per byte")
     by_step.legend(frameon=False, title="at the end", alignment="left")
     by_byte.set(xlabel="bytes sent by each replica", xscale="log")
     by_byte.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(unit="B"))
+    by_byte.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
     mark_saving(by_byte, runs)
     seeds = max(len(group) for group in runs.values())
     figure.suptitle(

@@ -57,11 +57,12 @@ struct SyncOptions {
 /// Not thread-safe. Construction, step(), sync(), drain() and reconnect() are collective. With a delay, rounds travel
 /// on a thread of this optimizer's own, which uses the group: nobody else may, while a round is under way. weight and
 /// commit_if are asked at a round's send, all else of it (on_sync, errors, exceptions of callbacks) comes at its apply.
-/// Destruction waits for rounds that are under way, as long as the group's timeout. Memory: 8 bytes per trainable
-/// element for anchor and wire, 4 more for each slot of the rule and for each sync_every steps of delay; twice that for
-/// float64. It is beside the parameters, or on
-/// the CPU with anchor_device: then only parameters cross the bus, by way of 32 MiB of pinned memory, and rounds run on
-/// the CPU. 32 MiB too where the group is on another device than the wire.
+/// Destruction waits for rounds that are under way, as long as the group's timeout.
+///
+/// Memory: 8 bytes per trainable element for anchor and wire, 4 more for each slot of the rule and for each sync_every
+/// steps of delay; twice that for float64. It is beside the parameters, or on the CPU with anchor_device: then only
+/// parameters cross the bus, by way of 32 MiB of pinned memory, and rounds run on the CPU. 32 MiB too where the group
+/// is on another device than the wire.
 class OuterLoopOptimizer : public torch::optim::Optimizer {
  public:
   /// Throws c10::Error for unusable arguments, naming argument and value; ConsistencyError on every rank if options,

@@ -3,7 +3,9 @@
 
 set(OUTERLOOP_TORCH "$ENV{OUTERLOOP_TORCH}" CACHE PATH "Folder of libtorch; empty: the one in .venv")
 set(torch_folder "${OUTERLOOP_TORCH}")
-if(NOT torch_folder)
+if(torch_folder)
+  get_filename_component(torch_folder "${torch_folder}" ABSOLUTE BASE_DIR "$ENV{PWD}")
+else()
   file(GLOB torch_folder ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
 endif()
 if(NOT torch_folder OR NOT EXISTS "${torch_folder}/include/torch/csrc/api/include/torch/optim/optimizer.h")

@@ -83,14 +83,20 @@ TEST(Readme, OwnRecipeEqualsDiLoCoOptimizer) {
       opt.step();
     };
 
-    auto model = make_model();
+    const auto make_own_model = [&] {  // of replicas that did not begin alike
+      auto model = make_model();
+      const torch::NoGradGuard no_grad;
+      for (Tensor& param : model->parameters()) param.add_(comm->rank());
+      return model;
+    };
+    auto model = make_own_model();
     torch::optim::SGD inner(model->parameters(), 0.1);
     auto batch = batches.begin();
     const auto train_step = [&] { local_step(*model, inner, *batch++); };
 
 #include "readme/own_recipe.inc"
 
-    auto same = make_model();
+    auto same = make_own_model();
     DiLoCoOptimizer opt(torch::optim::SGD(same->parameters(), 0.1), comm, {.sync_every = sync_every});
     for (const auto& each : batches) local_step(*same, opt, each);
     const auto expected = same->parameters(), found = model->parameters();
