@@ -62,6 +62,14 @@ struct Streaming {
   /// the delay is a multiple of sync_every.
   int64_t delay = 0;
   double keep_local = 0.0;  ///< params <- anchor + keep_local * (local - anchor); 0 replaces, 1 ignores
+  /// Eager updates (Kale, Douillard et al., 2025, arXiv:2502.12996): where a fragment is sent and its round from
+  /// `delay` steps before is applied, a replica takes its own newest share at once, and the others' of that round. With
+  /// deltas d_i of M replicas that weigh the same, at round t, delay being k * sync_every, k >= 1:
+  ///   mean_delta = (d_i(t) - d_i(t - k)) / M + mean over replicas of d(t - k)
+  /// and what lies before the first round is 0. So every delta counts once, on every replica; but their anchors are no
+  /// longer the same, are not compared, and stay apart until sync(), where all take rank 0's. An aborted round takes
+  /// its replica's own share back. Wants a smaller outer lr: see largest_stable_lr.
+  bool eager = false;
 };
 
 }  // namespace outerloop

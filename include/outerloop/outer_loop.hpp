@@ -35,6 +35,9 @@ struct SyncOptions {
       nullptr;  ///< this replica's share of the mean, for example tokens since the last round; 0, or 1e-9 to 1e15
   std::function<bool(const SyncReport&)> commit_if = nullptr;  ///< asked before the reduction; all must say yes
   std::function<void(const SyncReport&)> on_sync = nullptr;    ///< after each round, on the thread that called step()
+  std::function<void(const std::string&)> on_warning =
+      nullptr;          ///< told at construction of an outer lr above its limit (stability.hpp)
+  bool strict = false;  ///< that is an error: c10::Error
   std::function<std::shared_ptr<Communicator>()> on_comm_error =
       nullptr;  ///< a new group; step() reconnects and goes on. null: the CommError goes to the caller
 };
@@ -60,9 +63,9 @@ struct SyncOptions {
 /// Destruction waits for rounds that are under way, as long as the group's timeout.
 ///
 /// Memory: 8 bytes per trainable element for anchor and wire, 4 more for each slot of the rule and for each sync_every
-/// steps of delay; twice that for float64. It is beside the parameters, or on the CPU with anchor_device: then only
-/// parameters cross the bus, by way of 32 MiB of pinned memory, and rounds run on the CPU. 32 MiB too where the group
-/// is on another device than the wire.
+/// steps of delay (8, and another 4, where replicas are eager); twice that for float64. It is beside the parameters, or
+/// on the CPU with anchor_device: then only parameters cross the bus, by way of 32 MiB of pinned memory, and rounds run
+/// on the CPU. 32 MiB too where the group is on another device than the wire.
 class OuterLoopOptimizer : public torch::optim::Optimizer {
  public:
   /// Throws c10::Error for unusable arguments, naming argument and value; ConsistencyError on every rank if options,
@@ -80,7 +83,8 @@ class OuterLoopOptimizer : public torch::optim::Optimizer {
   Tensor step(LossClosure closure = nullptr) override;
   void skip_step();  ///< counts a step whose gradients were thrown away, so that replicas stay in step
   /// drain(), and then a round of every fragment, outside the schedule, on all replicas at the same step; the schedule
-  /// stays.
+  /// stays. Where replicas are eager, all have the same anchors and slots afterwards: call it now and then, and before
+  /// an evaluation.
   void sync();
   void drain();       ///< applies what is under way, in order, on all replicas at the same step
   bool idle() const;  ///< nothing is under way; always so after a step without a delay

@@ -8,7 +8,8 @@ namespace outerloop {
 struct OuterDynamics {
   double momentum = 0;      ///< in [0, 1); 0 is plain SGD, which with lr 1 is Average
   bool nesterov = true;     ///< false: heavy ball
-  int64_t rounds_late = 0;  ///< rounds of a fragment that are under way when its next is sent: delay / sync_every
+  int64_t rounds_late = 0;  ///< rounds of a fragment that are under way when its next is sent: delay / sync_every,
+                            ///< rounded down
   bool eager = false;       ///< a replica's share of the mean is its newest delta, not one `rounds_late` old
   int64_t replicas = 1;     ///< >= 1; counts only if eager
 };

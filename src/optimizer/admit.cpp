@@ -2,8 +2,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <outerloop/stability.hpp>
+
 #include <cmath>
 
+#include "outer/recurrence.hpp"
 #include "params/check.hpp"
 #include "round/exchange.hpp"
 
@@ -30,6 +33,29 @@ double lr_of(const torch::optim::OptimizerOptions& options) {
   }
 }
 
+/// Three digits, none of which is too large.
+double rounded_down(double value) {
+  const double unit = std::pow(10, std::floor(std::log10(value)) - 2);
+  return std::floor(value / unit) * unit;
+}
+
+/// Nothing is known of rules of users' own.
+void check_stability(const OuterRule& rule, int64_t sync_every, const Streaming& streaming, const SyncOptions& sync,
+                     int replicas) {
+  const auto known = recurrence(rule);
+  if (!known) return;
+  const int64_t late = streaming.delay / sync_every;
+  const double limit = largest_stable_lr({known->momentum, known->nesterov, late, streaming.eager, replicas});
+  if (known->lr <= limit * (1 + 1e-9)) return;
+  const std::string warning =
+      c10::str("outer_lr ", known->lr, " is above ", limit, ", the limit for outer_momentum ", known->momentum,
+               known->nesterov ? "" : " of heavy ball", late > 0 ? c10::str(", rounds that come ", late, " late") : "",
+               streaming.eager ? c10::str(" and ", replicas, " eager replicas") : "",
+               ": anchors can grow without bound; the largest safe outer_lr is ", rounded_down(limit));
+  TORCH_CHECK(!sync.strict, warning);
+  if (sync.on_warning) sync.on_warning(warning);
+}
+
 }  // namespace
 
 void check_parameters(const Groups& groups, const std::vector<std::string>& names, const FragmentPlan& plan) {
@@ -53,6 +79,9 @@ const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_p
     TORCH_CHECK(streaming.delay >= 0, "delay must be >= 0, got ", streaming.delay);
     TORCH_CHECK(streaming.keep_local >= 0 && streaming.keep_local <= 1, "keep_local must be in [0, 1], got ",
                 streaming.keep_local);
+    TORCH_CHECK(!streaming.eager || (streaming.delay > 0 && streaming.delay % sync_every == 0),
+                "eager needs a delay of whole windows, a multiple of sync_every ", sync_every, ", got ",
+                streaming.delay);
     const Groups& groups = inner->param_groups();
     const size_t count = parameters(groups).size();
     TORCH_CHECK(count > 0, "no parameters: the inner optimizer has none");
@@ -64,6 +93,7 @@ const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_p
     }
     check_parameters(groups, sync.names, streaming.fragments);
     check_anchor_device(sync, groups);
+    check_stability(*rule, sync_every, streaming, sync, comm->size());
     return &groups;
   });
 }

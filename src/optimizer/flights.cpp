@@ -21,7 +21,13 @@ void OuterLoopOptimizer::Impl::depart(round::Flight& flight) {
   std::vector<at::Device> devices{exchange.group()->device()};
   for (const Tensor& wire : flight.wires) devices.push_back(wire.device());
   flight.arrived =
-      courier.carry(std::move(devices), [this, &flight] { round::travel(flight, exchange, sync.on_mismatch); });
+      courier.carry(std::move(devices), [this, &flight] { round::travel(flight, exchange, on_mismatch()); });
+}
+
+void OuterLoopOptimizer::Impl::give_back(round::Flight flight) {
+  round::Fragment& fragment = (*fragments)[flight.fragment];
+  fragment.give_back(std::move(flight.wires));
+  if (!flight.share.wires.empty()) fragment.give_back(std::move(flight.share.wires));
 }
 
 /// Whether a round is to be applied after this step.
@@ -30,24 +36,24 @@ bool OuterLoopOptimizer::Impl::due() const {
 }
 
 /// The first, wherever it is.
-void OuterLoopOptimizer::Impl::land() {
+void OuterLoopOptimizer::Impl::land(const round::Share* newest) {
   round::Flight& flight = flights.front();
   round::Fragment& fragment = (*fragments)[flight.fragment];
   const SyncReport report = [&] {
     const auto over = c10::make_scope_exit([&] {
-      fragment.give_back(std::move(flight.wires));
+      give_back(std::move(flight));
       flights.pop_front();
     });
     const auto begin = std::chrono::steady_clock::now();
     if (flight.arrived.valid()) {
       flight.arrived.get();
     } else {
-      round::travel(flight, exchange, sync.on_mismatch);
+      round::travel(flight, exchange, on_mismatch());
     }
     flight.report.reduce_wait = std::chrono::steady_clock::now() - begin;
     flight.report.staleness = inner_step - flight.report.inner_step;
     if (flight.verdict.action == round::Verdict::Action::repair) wait_for_courier();
-    return round::land(flight, fragment, exchange, terms());
+    return round::land(flight, fragment, exchange, terms(), newest);
   }();
   if (sync.on_sync) sync.on_sync(report);
 }
@@ -64,7 +70,7 @@ void OuterLoopOptimizer::Impl::wait_for_courier() {
 /// After a failure: what is on its way fails as well, or has arrived here and not elsewhere.
 void OuterLoopOptimizer::Impl::drop_flights() {
   wait_for_courier();
-  for (round::Flight& flight : flights) (*fragments)[flight.fragment].give_back(std::move(flight.wires));
+  for (round::Flight& flight : flights) give_back(std::move(flight));
   flights.clear();
 }
 

@@ -43,15 +43,18 @@ struct OuterLoopOptimizer::Impl {
   void advance(const Groups& groups);
   void send(size_t fragment, const Groups& groups);
   void depart(round::Flight& flight);
+  void give_back(round::Flight flight);
   bool due() const;
-  void land();
+  void land(const round::Share* newest = nullptr);
   void land_all();
   void wait_for_courier();
   void drop_flights();
   template <class Talk>
   void recovering(const Groups& groups, const Talk& talk);
   void reconnect(std::shared_ptr<Communicator> comm, const Groups& groups);
-  round::Terms terms() const { return {*rule, sync, description, streaming.keep_local, inner_step}; }
+  round::Terms terms() const { return {*rule, sync, description, streaming, inner_step}; }
+  /// Anchors of eager replicas differ; where they are compared, at sync(), it is to make them one.
+  OnMismatch on_mismatch() const { return streaming.eager ? OnMismatch::repair : sync.on_mismatch; }
   std::string describe(const Groups& groups) const;
   checkpoint::Snapshot snapshot(const Groups& groups, const round::Fragments& of) const;
 };

@@ -47,8 +47,8 @@ OuterLoopOptimizer::~OuterLoopOptimizer() = default;
 std::string OuterLoopOptimizer::Impl::describe(const Groups& groups) const {
   return c10::str("library outerloop ", version, "\nsync_every ", sync_every, "\nouter rule ", rule->describe(),
                   "\nfragments ", streaming.fragments.describe(), "\ndelay ", streaming.delay, "\nkeep_local ",
-                  exact(streaming.keep_local), "\nstart ", name(sync.start), "\non_abort ",
-                  sync.on_abort == OnAbort::rollback ? "rollback" : "keep_local", "\non_mismatch ",
+                  exact(streaming.keep_local), streaming.eager ? ", eager" : "", "\nstart ", name(sync.start),
+                  "\non_abort ", sync.on_abort == OnAbort::rollback ? "rollback" : "keep_local", "\non_mismatch ",
                   sync.on_mismatch == OnMismatch::repair ? "repair" : "fail", "\n",
                   optimizer::parameters(groups).size(), " parameters\n", optimizer::describe(groups, sync.names),
                   optimizer::describe_devices(groups, sync.anchor_device));
@@ -160,8 +160,12 @@ void OuterLoopOptimizer::Impl::advance(const Groups& groups) {
   const at::NoGradGuard no_grad;
   recovering(groups, [&] {
     if (fragment) send(*fragment, groups);
+    const bool eager = fragment && streaming.eager;
+    if (eager) round::keep_share(flights.back(), (*fragments)[*fragment]);
     if (fragment && streaming.delay > 0) depart(flights.back());
-    while (due()) land();
+    const round::Share* const newest = eager ? &flights.back().share : nullptr;
+    if (eager && !due()) round::apply_share(*newest, (*fragments)[*fragment], terms());
+    while (due()) land(newest);
   });
 }
 

@@ -10,18 +10,11 @@
 #include <iterator>
 #include <optional>
 
+#include "outer/recurrence.hpp"
+
 namespace outerloop::round {
 
 namespace {
-
-/// The rules the fused kernel knows, as its coefficients.
-std::optional<kernels::Step> fused(const OuterRule& rule) {
-  if (dynamic_cast<const Average*>(&rule)) return kernels::Step{};
-  if (const auto* nesterov = dynamic_cast<const Nesterov*>(&rule)) {
-    return kernels::Step{.lr = nesterov->lr, .momentum = nesterov->momentum, .nesterov = nesterov->nesterov};
-  }
-  return std::nullopt;
-}
 
 OuterState copy_of(const OuterState& state) {
   OuterState copy{state.anchor.clone(), {}, state.round};
@@ -43,11 +36,11 @@ void check_same_vectors(const OuterRule& rule, const OuterState& after, const Ou
 
 /// The states after the outer step. The old ones stay as they are, so that a step that throws changes nothing.
 std::vector<OuterState> stepped(const std::vector<Bucket>& buckets, const Wires& wires, const OuterRule& rule,
-                                double total_weight) {
+                                double inverse_weight) {
   std::vector<OuterState> states;
   for (size_t i = 0; i < buckets.size(); ++i) {
     OuterState& state = states.emplace_back(copy_of(buckets[i].state));
-    wires[i].mul_(1 / total_weight);
+    wires[i].mul_(inverse_weight);
     rule.step(state, wires[i]);
     check_same_vectors(rule, state, buckets[i].state);
   }
@@ -124,22 +117,21 @@ kernels::Summary Fragment::send(const Wires& wires, double weight) {
   return sum;
 }
 
-void Fragment::apply(const Wires& wires, const OuterRule& rule, double total_weight, double keep_local,
+void Fragment::apply(const Wires& wires, const OuterRule& rule, double inverse_weight, double keep_local,
                      double* sum_squares) {
   RECORD_FUNCTION("outerloop::apply", {});
   if (sum_squares) *sum_squares = 0;
-  auto step = fused(rule);
-  std::vector<OuterState> states = step ? std::vector<OuterState>{} : stepped(buckets_, wires, rule, total_weight);
+  const auto fused = recurrence(rule);
+  std::vector<OuterState> states = fused ? std::vector<OuterState>{} : stepped(buckets_, wires, rule, inverse_weight);
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
     kernels::Params& params = bucket.params.impl().pull();
     double part = 0;
     double* const squares = sum_squares ? &part : nullptr;
-    if (step) {
-      step->inverse_weight = 1 / total_weight;
-      step->keep_local = keep_local;
+    if (fused) {
+      const kernels::Step step{inverse_weight, fused->lr, fused->momentum, fused->nesterov, keep_local};
       const Tensor velocity = bucket.state.slots.empty() ? Tensor() : bucket.state.slots[0];
-      kernels::apply(params, bucket.state.anchor, velocity, wires[i], *step, squares);
+      kernels::apply(params, bucket.state.anchor, velocity, wires[i], step, squares);
     } else {
       bucket.state.anchor = states[i].anchor;
       bucket.state.slots = states[i].slots;
@@ -149,7 +141,6 @@ void Fragment::apply(const Wires& wires, const OuterRule& rule, double total_wei
     if (sum_squares) *sum_squares += part;
     bucket.params.impl().push();
   }
-  set_rounds(rounds_ + 1);
 }
 
 void Fragment::rollback() {

@@ -34,7 +34,7 @@ class Fragment {
   kernels::Summary send(const Wires& wires, double weight);  ///< params -> delta -> wire
   /// wire -> anchor -> params. The sum of squares of the mean delta goes to `sum_squares` unless that is null; then
   /// work on a GPU may still go on when this returns, ordered before what its current stream is given next.
-  void apply(const Wires& wires, const OuterRule& rule, double total_weight, double keep_local, double* sum_squares);
+  void apply(const Wires& wires, const OuterRule& rule, double inverse_weight, double keep_local, double* sum_squares);
   void rollback();                                                       ///< params <- anchor
   std::vector<OuterState> state_of(Exchange& exchange, int root) const;  ///< copies of root's; of each bucket
   void take(std::vector<OuterState> states);                             ///< anchor, slots <- these

@@ -53,24 +53,44 @@ void offer(Flight& flight, Fragment& fragment, const Terms& terms) {
   if (terms.sync.commit_if && !terms.sync.commit_if(report)) flight.header.vote = Vote::abort;
 }
 
-SyncReport commit(Flight& flight, Fragment& fragment, const Terms& terms) {
-  SyncReport& report = flight.report;
+/// The outer step with a mean delta that is the sum of these.
+void step(Flight& flight, Fragment& fragment, const Terms& terms, std::vector<Term> mean_delta) {
   double sum_squares = 0;
   {
-    const Timed timed(report.apply);
-    fragment.apply(flight.wires, terms.rule, flight.verdict.total_weight, terms.keep_local,
+    const Timed timed(flight.report.apply);
+    const double factor = add_terms(flight.wires, std::move(mean_delta));
+    if (factor == 0) {
+      if (terms.sync.on_abort == OnAbort::rollback) fragment.rollback();
+      return;
+    }
+    fragment.apply(flight.wires, terms.rule, factor, terms.streaming.keep_local,
                    terms.sync.on_sync ? &sum_squares : nullptr);
   }
-  report.mean_delta_norm = std::sqrt(sum_squares);
+  flight.report.mean_delta_norm = std::sqrt(sum_squares);
+}
+
+/// The share that this flight gives back, and the one that is applied instead.
+std::vector<Term> exchanged(const Flight& flight, const Share* newest) {
+  std::vector<Term> terms{{&flight.share.wires, -flight.share.scale}};
+  if (newest) terms.push_back({&newest->wires, newest->scale});
+  return terms;
+}
+
+SyncReport commit(Flight& flight, Fragment& fragment, const Terms& terms, const Share* newest) {
+  SyncReport& report = flight.report;
+  std::vector<Term> mean_delta = exchanged(flight, newest);
+  mean_delta.insert(mean_delta.begin(), {&flight.wires, 1 / flight.verdict.total_weight});
+  step(flight, fragment, terms, std::move(mean_delta));
+  fragment.set_rounds(fragment.rounds() + 1);
   report.wire_bytes = all_reduce_bytes(fragment.wire_bytes(), report.replicas);
   report.round = fragment.rounds();
   return report;
 }
 
-SyncReport abort(Flight& flight, Fragment& fragment, const Terms& terms) {
+SyncReport abort(Flight& flight, Fragment& fragment, const Terms& terms, const Share* newest) {
   flight.report.outcome = Outcome::aborted;
   flight.report.reason = flight.verdict.reason;
-  if (terms.sync.on_abort == OnAbort::rollback) fragment.rollback();
+  step(flight, fragment, terms, exchanged(flight, newest));
   if (flight.error) std::rethrow_exception(flight.error);
   return flight.report;
 }
@@ -84,7 +104,7 @@ SyncReport repair(Flight& flight, Fragment& fragment, Exchange& exchange, const 
     const Timed timed(flight.report.reduce_wait);
     travel(flight, exchange, OnMismatch::fail);
   }
-  return land(flight, fragment, exchange, terms);
+  return land(flight, fragment, exchange, terms, nullptr);
 }
 
 }  // namespace
@@ -127,7 +147,7 @@ void travel(Flight& flight, Exchange& exchange, OnMismatch on_mismatch) {
   if (verdict.action == Verdict::Action::commit) reduce(flight.wires, exchange);
 }
 
-SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms) {
+SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms, const Share* newest) {
   switch (flight.verdict.action) {
     case Verdict::Action::disagree:
       if (flight.error) std::rethrow_exception(flight.error);
@@ -135,11 +155,25 @@ SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Te
     case Verdict::Action::repair:
       return repair(flight, fragment, exchange, terms);
     case Verdict::Action::abort:
-      return abort(flight, fragment, terms);
+      return abort(flight, fragment, terms, newest);
     case Verdict::Action::commit:
       break;
   }
-  return commit(flight, fragment, terms);
+  return commit(flight, fragment, terms, newest);
+}
+
+void keep_share(Flight& flight, Fragment& fragment) {
+  flight.header.fingerprint = 0;
+  const double weight = flight.report.weight;
+  if (flight.header.vote != Vote::commit || flight.header.non_finite > 0 || !(weight > 0)) return;
+  flight.share = {fragment.take_wires(), 1 / (flight.report.replicas * weight)};
+  for (size_t i = 0; i < flight.wires.size(); ++i) flight.share.wires[i].copy_(flight.wires[i]);
+}
+
+void apply_share(const Share& share, Fragment& fragment, const Terms& terms) {
+  Flight alone{.wires = fragment.take_wires()};
+  step(alone, fragment, terms, {{&share.wires, share.scale}});
+  fragment.give_back(std::move(alone.wires));
 }
 
 }  // namespace outerloop::round

@@ -9,6 +9,7 @@
 
 #include "round/exchange.hpp"
 #include "round/fragment.hpp"
+#include "round/share.hpp"
 #include "round/start.hpp"
 
 namespace outerloop::round {
@@ -18,7 +19,7 @@ struct Terms {
   const OuterRule& rule;
   const SyncOptions& sync;
   const Description& description;
-  double keep_local;
+  const Streaming& streaming;
   int64_t inner_step;
 };
 
@@ -30,6 +31,7 @@ struct Flight {
   std::exception_ptr error = {};  ///< thrown by a callback here; the round aborts on all replicas
   std::string text = {};          ///< the error's, or else the description
   Wires wires = {};
+  Share share = {};  ///< of eager replicas
   Verdict verdict = {};
   std::future<void> arrived = {};  ///< when a courier travels
 };
@@ -46,7 +48,13 @@ Flight send(Fragment& fragment, size_t number, const Terms& terms, std::vector<i
 /// CommError.
 void travel(Flight& flight, Exchange& exchange, OnMismatch on_mismatch);
 /// Outer step, or what the verdict says instead. A repair talks to the other replicas. Throws ConsistencyError,
-/// CommError, and then nothing outer has changed.
-SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms);
+/// CommError, and then nothing outer has changed. Eager: `newest` is the share to apply along with it, if any.
+SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms,
+                const Share* newest = nullptr);
+
+/// Eager: the flight has just been sent, and keeps what is applied of it before it lands. Anchors are not compared.
+void keep_share(Flight& flight, Fragment& fragment);
+/// Outer step with this share alone, as there is no flight to land.
+void apply_share(const Share& share, Fragment& fragment, const Terms& terms);
 
 }  // namespace outerloop::round

@@ -23,22 +23,41 @@ DiLoCoOptions options_of(const OuterDynamics& dynamics, double outer_lr) {
           .outer_lr = outer_lr,
           .outer_momentum = dynamics.momentum,
           .nesterov = dynamics.nesterov,
-          .streaming = {.delay = dynamics.rounds_late * steps_per_round}};
+          .streaming = {.delay = dynamics.rounds_late * steps_per_round, .eager = dynamics.eager}};
 }
 
-/// How far the anchor is from the optimum, 0, when it started at 1. Replicas have optima 1 and -1; q is 1, 0.75,
-/// 0.4375.
+/// How far the anchor is from the optimum, 0, when it started at 1. The replica's own optimum is `optimum`; q is 1,
+/// 0.75, 0.4375.
+double distance(const Row& row, double outer_lr, const std::shared_ptr<Communicator>& comm, double optimum) {
+  const Tensor curvature = torch::tensor({1.0, 0.5, 0.25}, torch::kDouble);
+  Tensor p = testing::parameter(torch::ones_like(curvature));
+  DiLoCoOptimizer optimizer(torch::optim::SGD({p}, 1.0), comm, options_of(row.dynamics, outer_lr));
+  for (int64_t t = 0; t < row.rounds * steps_per_round; ++t) {
+    testing::step(optimizer, p, curvature * (p.detach() - optimum));
+  }
+  return optimizer.anchors().at(0).abs().max().item<double>();
+}
+
+/// A group in which all others do what this replica does, so that they need not be there.
+class Alike final : public Communicator {
+ public:
+  explicit Alike(int64_t size) : size_(static_cast<int>(size)) {}
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  at::Device device() const override { return at::kCPU; }
+  Pending all_reduce_sum(Tensor flat) override { return flat.mul_(size_), Pending(); }
+  Pending all_gather(Tensor rows, Tensor flat) override { return rows.copy_(flat.expand_as(rows)), Pending(); }
+  Pending broadcast(Tensor, int) override { return {}; }
+
+ private:
+  int size_;
+};
+
 double distance(const Row& row, double outer_lr) {
-  const auto distances = testing::run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
-    const Tensor curvature = torch::tensor({1.0, 0.5, 0.25}, torch::kDouble);
-    Tensor p = testing::parameter(torch::ones_like(curvature));
-    DiLoCoOptimizer optimizer(torch::optim::SGD({p}, 1.0), comm, options_of(row.dynamics, outer_lr));
-    const double optimum = comm->rank() == 0 ? 1 : -1;
-    for (int64_t t = 0; t < row.rounds * steps_per_round; ++t) {
-      testing::step(optimizer, p, curvature * (p.detach() - optimum));
-    }
-    return optimizer.anchors().at(0).abs().max().item<double>();
-  });
+  // Eager replicas whose optima differ stay apart.
+  if (row.dynamics.eager) return distance(row, outer_lr, std::make_shared<Alike>(row.dynamics.replicas), 0);
+  const auto distances = testing::run_ranks(
+      2, [&](std::shared_ptr<Communicator> comm) { return distance(row, outer_lr, comm, comm->rank() == 0 ? 1 : -1); });
   EXPECT_EQ(distances[0], distances[1]);
   return distances[0];
 }
@@ -64,6 +83,12 @@ INSTANTIATE_TEST_SUITE_P(
                       Row{"DelayOfTwoRounds", {.momentum = 0.9, .rounds_late = 2}, 0.081, 1300, 10},
                       Row{"DelayAndHeavyBall", {.momentum = 0.9, .nesterov = false, .rounds_late = 1}, 0.1, 1300, 10}),
     [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(OfEager, Limit,
+                         ::testing::Values(Row{"Replicas2", {0.9, true, 1, true, 2}, 0.770, 600},
+                                           Row{"Replicas4", {0.9, true, 1, true, 4}, 0.416, 1000},
+                                           Row{"Replicas8", {0.9, true, 1, true, 8}, 0.320, 1200},
+                                           Row{"Replicas2TwoRoundsLate", {0.9, true, 2, true, 2}, 0.303, 2000}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace outerloop
