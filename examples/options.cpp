@@ -40,12 +40,30 @@ void describe(CLI::App& app, Options& options) {
   app.add_option("--sync-every", options.sync_every, "Inner steps between rounds")->check(CLI::PositiveNumber);
   app.add_option("--outer-lr", options.outer_lr, "Outer learning rate of diloco");
   app.add_option("--outer-momentum", options.outer_momentum, "Outer Nesterov momentum of diloco");
+  app.add_option("--fragments", options.fragments, "Parts of the model that take turns at rounds, of diloco")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--delay", options.delay, "Inner steps between a round's send and its apply, of diloco")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--keep-local", options.keep_local, "How much of the local parameters survives a round, of diloco")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_flag("--eager", options.eager, "A replica counts its own newest delta at once, of diloco");
   app.add_option("--eval-every", options.eval_every, "Steps between evaluations")->check(CLI::PositiveNumber);
   app.add_option("--eval-windows", options.eval_windows, "Validation windows of 64 bytes")->check(CLI::PositiveNumber);
   app.add_option("--sample", options.sample, "Bytes of text to write at the end")->check(CLI::NonNegativeNumber);
   app.add_option("--log", options.log, "File for one JSON line per evaluation and per round");
   app.add_option("--timeout", options.timeout, "Seconds that a replica waits for the others")
       ->check(CLI::Range(1, 1'000'000));
+}
+
+void check_schedule(const Options& options) {
+  if (options.fragments > options.sync_every) {
+    throw BadInput("--fragments " + std::to_string(options.fragments) + ": more than --sync-every " +
+                   std::to_string(options.sync_every));
+  }
+  if (options.eager && (options.delay == 0 || options.delay % options.sync_every != 0)) {
+    throw BadInput("--eager wants a --delay of whole windows, a multiple of --sync-every " +
+                   std::to_string(options.sync_every) + ", not " + std::to_string(options.delay));
+  }
 }
 
 void adopt_torchrun(Options& options) {
@@ -87,6 +105,7 @@ Options parse_options(int argc, char** argv) {
   } catch (const c10::Error& error) {
     throw BadInput(error.what_without_backtrace());
   }
+  check_schedule(options);
   adopt_torchrun(options);
   std::error_code none;
   if (std::filesystem::equivalent(options.data, options.log, none)) {

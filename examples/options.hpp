@@ -27,6 +27,10 @@ struct Options {
   int64_t sync_every = 20;
   double outer_lr = 0.7;
   double outer_momentum = 0.6;
+  int64_t fragments = 1;
+  int64_t delay = 0;
+  double keep_local = 0;
+  bool eager = false;
 
   int64_t eval_every = 60;  ///< steps; with rounds, at the first round from there on
   int64_t eval_windows = 1024;

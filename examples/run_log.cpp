@@ -54,6 +54,10 @@ RunLog::RunLog(const Options& options, int rank, int64_t parameters)
              {"sync_every", options.sync_every},
              {"outer_lr", options.outer_lr},
              {"outer_momentum", options.outer_momentum},
+             {"fragments", options.fragments},
+             {"delay", options.delay},
+             {"keep_local", options.keep_local},
+             {"eager", options.eager},
              {"parameters", parameters}});
 }
 
@@ -83,15 +87,26 @@ void RunLog::step(int64_t step, double loss_bits, int64_t bytes_sent, double sec
 
 void RunLog::round(const outerloop::SyncReport& report, int64_t bytes_sent) {
   if (!speaks_) return;
+  if (report.fragment >= std::ssize(fragments_)) fragments_.resize(report.fragment + 1);
+  OfFragment& sum = fragments_[report.fragment];
+  ++sum.rounds;
+  sum.staleness += report.staleness;
+  sum.bytes += report.wire_bytes;
+  sum.reduce_seconds += report.reduce.count();
+  sum.wait_seconds += report.reduce_wait.count();
   write(Json{{"kind", "round"},
              {"step", report.inner_step},
+             {"fragment", report.fragment},
+             {"staleness", report.staleness},
              {"round", report.round},
              {"committed", report.outcome == outerloop::Outcome::committed},
              {"reason", report.reason},
              {"delta_norm", report.delta_norm},
              {"mean_delta_norm", report.mean_delta_norm},
              {"bytes_sent", bytes_sent},
+             {"wire_bytes", report.wire_bytes},
              {"send_seconds", report.send.count()},
+             {"reduce_seconds", report.reduce.count()},
              {"wait_seconds", report.reduce_wait.count()},
              {"apply_seconds", report.apply.count()}});
 }
@@ -126,7 +141,26 @@ void RunLog::result(const RunResult& result) {
   std::printf("%-10s  %26.4f  %22s  %18s  %7.1f s\n", name_of(options_.mode).c_str(), result.bits_per_byte,
               with_commas(result.replicas.front().bytes_sent).c_str(), with_commas(socket_bytes).c_str(),
               result.seconds);
+  if (fragments_.size() > 1 || options_.delay > 0) fragments();
   std::fflush(stdout);
+}
+
+/// A line for each: means over its rounds.
+void RunLog::fragments() const {
+  std::printf("\n%8s  %6s  %15s  %13s  %13s  %15s  %14s\n", "fragment", "rounds", "staleness", "reduce", "waited",
+              "bytes per round", "bytes per step");
+  for (size_t f = 0; f < fragments_.size(); ++f) {
+    const OfFragment& sum = fragments_[f];
+    const auto rounds = static_cast<double>(std::max<int64_t>(sum.rounds, 1));
+    std::printf("%8zu  %6ld  %9.1f steps  %10.2f ms  %10.2f ms  %15s  %14s\n", f, static_cast<long>(sum.rounds),
+                static_cast<double>(sum.staleness) / rounds, 1e3 * sum.reduce_seconds / rounds,
+                1e3 * sum.wait_seconds / rounds, with_commas(sum.bytes / static_cast<int64_t>(rounds)).c_str(),
+                with_commas(sum.bytes / options_.steps).c_str());
+  }
+}
+
+void RunLog::warning(const std::string& text) {
+  if (speaks_) std::fprintf(stderr, "train_gpt: warning: %s\n", text.c_str());
 }
 
 void RunLog::text(const std::string& sample) {

@@ -44,11 +44,18 @@ class RunLog {
   void round(const outerloop::SyncReport& report, int64_t bytes_sent);
   void evaluation(int64_t step, double bits_per_byte, int64_t bytes_sent, double seconds);
   void result(const RunResult& result);
+  void warning(const std::string& text);
   void text(const std::string& sample);
 
  private:
+  /// What was reported of a fragment's rounds.
+  struct OfFragment {
+    int64_t rounds = 0, staleness = 0, bytes = 0;
+    double reduce_seconds = 0, wait_seconds = 0;
+  };
   template <class Json>
   void write(const Json& line);
+  void fragments() const;
 
   const Options& options_;
   const bool speaks_, on_terminal_;
@@ -56,4 +63,5 @@ class RunLog {
   double recent_loss_ = 0;  ///< bits per byte, a running mean over about 20 steps
   double validation_ = 0;   ///< bits per byte, at the last evaluation
   double shown_at_ = -1;    ///< seconds
+  std::vector<OfFragment> fragments_ = {};
 };

@@ -6,7 +6,6 @@
 #include <outerloop/outerloop.hpp>
 
 #include <bit>
-#include <cmath>
 #include <cstdio>
 #include <numbers>
 
@@ -15,6 +14,7 @@
 #include "gpt.hpp"
 #include "launcher.hpp"
 #include "options.hpp"
+#include "recipe.hpp"
 #include "run_log.hpp"
 #include "socket_bytes.hpp"
 
@@ -24,42 +24,6 @@ using outerloop::Communicator;
 using torch::Tensor;
 
 double bits(double nats) { return nats / std::numbers::ln2; }
-
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(Gpt& model, const Options& options,
-                                                        std::shared_ptr<Communicator> comm,
-                                                        std::function<void(const outerloop::SyncReport&)> on_sync) {
-  torch::optim::AdamW adamw(model->parameters(),
-                            torch::optim::AdamWOptions(options.lr).betas({0.9, 0.99}).weight_decay(0.1));
-  outerloop::SyncOptions sync{.start = outerloop::Start::verify,  // all made the same model from the same seed
-                              .names = model->named_parameters().keys(),
-                              .on_sync = std::move(on_sync)};
-  switch (options.mode) {
-    case Mode::diloco:
-      return std::make_unique<outerloop::DiLoCoOptimizer>(
-          std::move(adamw), comm,
-          outerloop::DiLoCoOptions{.sync_every = options.sync_every,
-                                   .outer_lr = options.outer_lr,
-                                   .outer_momentum = options.outer_momentum,
-                                   .sync = std::move(sync)});
-    case Mode::local_sgd:
-      return std::make_unique<outerloop::LocalSGDOptimizer>(
-          std::move(adamw), comm,
-          outerloop::LocalSGDOptions{.sync_every = options.sync_every, .sync = std::move(sync)});
-    case Mode::ddp:
-    case Mode::solo:
-      return std::make_unique<torch::optim::AdamW>(std::move(adamw));
-  }
-  throw std::logic_error("a mode without an optimizer");
-}
-
-/// Linear warm-up over a quarter of the steps, which keeps the replicas together while they would drift fastest; then a
-/// cosine down to 2 % of the peak. `step` counts from 1.
-double lr_at(int64_t step, const Options& options) {
-  const double done = static_cast<double>(step) / static_cast<double>(options.steps), warm_up = 0.25, floor = 0.02;
-  if (done <= warm_up) return options.lr * done / warm_up;
-  const double cosine = std::cos(std::numbers::pi * (done - warm_up) / (1 - warm_up));
-  return options.lr * (floor + (1 - floor) * (1 + cosine) / 2);
-}
 
 /// Synchronous data parallelism by hand: one flat all-reduce of all gradients. Returns the bytes sent.
 int64_t average_gradients(Communicator& comm, const std::vector<Tensor>& params) {
@@ -114,11 +78,23 @@ std::vector<ReplicaResult> gather_results(const Gpt& model, int64_t bytes_sent, 
   return results;
 }
 
+/// Copies values into parameters, and returns what was there.
+std::vector<Tensor> put(const std::vector<Tensor>& params, const std::vector<Tensor>& values) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Tensor> before;
+  for (size_t i = 0; i < params.size(); ++i) {
+    before.push_back(params[i].detach().clone());
+    params[i].detach().copy_(values[i]);
+  }
+  return before;
+}
+
+/// `evaluating`: a group beside that of the rounds, which may be under way.
 RunResult train(Gpt& model, const Corpus& corpus, const Options& options, const std::shared_ptr<Communicator>& comm,
-                RunLog& log) {
+                Communicator& evaluating, RunLog& log) {
   RunResult result;
   int64_t bytes_sent = 0, evaluated_at = 0;
-  const auto optimizer = make_optimizer(model, options, comm, [&](const outerloop::SyncReport& report) {
+  const auto optimizer = make_optimizer(model, options, comm, log, [&](const outerloop::SyncReport& report) {
     bytes_sent += report.wire_bytes;
     log.round(report, bytes_sent);
   });
@@ -137,13 +113,16 @@ RunResult train(Gpt& model, const Corpus& corpus, const Options& options, const 
     optimizer->step();  // an inner step; for diloco and local-sgd every sync_every-th is also a round
 
     const bool last = step == options.steps, off_schedule = outer && step % options.sync_every != 0;
-    if (last && off_schedule) outer->sync();
+    if (last && outer && (off_schedule || streams(options))) outer->sync();
     const double loss_bits = bits(loss.item<double>());  // a GPU has done the step when it can tell
     watch.stop();
     log.step(step, loss_bits, bytes_sent, watch.seconds());
-    // Only when the replicas have the same parameters.
     if (last || (step - evaluated_at >= options.eval_every && !off_schedule)) {
-      result.bits_per_byte = evaluate(model, corpus, options, *comm);
+      // What the replicas agree on is evaluated, and is what is left at the end.
+      const auto params = model->parameters();
+      const auto local = outer ? put(params, outer->anchors()) : params;
+      result.bits_per_byte = evaluate(model, corpus, options, evaluating);
+      if (outer && !last) put(params, local);
       log.evaluation(step, result.bits_per_byte, bytes_sent, watch.seconds());
       evaluated_at = step;
     }
@@ -173,14 +152,14 @@ torch::Device device_for(const Options& options) {
 
 int run_replica(const Options& options, const Corpus& corpus) {
   at::set_num_threads(options.threads);  // said here, because torchrun sets OMP_NUM_THREADS=1 and others set nothing
-  const auto comm = connect(options);
+  const auto comm = connect(options), evaluating = streams(options) ? connect(options) : comm;
   torch::manual_seed(static_cast<uint64_t>(options.seed));
   const torch::Device device = device_for(options);
   const c10::DeviceGuard current(device);
   Gpt model;  // made on the CPU, so that every device starts from the same
   model->to(device);
   RunLog log(options, comm->rank(), outerloop::FlatParams(model->parameters()).numel());
-  log.result(train(model, corpus, options, comm, log));
+  log.result(train(model, corpus, options, comm, *evaluating, log));
   if (comm->rank() == 0 && options.sample > 0) {
     const auto prompt = corpus.validation().substr(0, static_cast<size_t>(model->shape.context));
     log.text(sample(model, prompt, options.sample));

@@ -61,13 +61,15 @@ TEST_P(OutOfRange, IsRefusedBeforeReplicasStart) {
   const auto [option, value, mention] = GetParam();
   expect_one_line_and_exit_2({"--data", folder / "text", option, value}, {mention, value});
 }
-INSTANTIATE_TEST_SUITE_P(Options, OutOfRange,
-                         ::testing::Values(Wrong{"--mode", "hogwild", "--mode"}, Wrong{"--device", "tpu", "--device"},
-                                           Wrong{"--steps", "0", "--steps"}, Wrong{"--sync-every", "0", "--sync-every"},
-                                           Wrong{"--replicas", "0", "--replicas"}, Wrong{"--batch", "many", "--batch"},
-                                           Wrong{"--outer-momentum", "1", "momentum"},
-                                           Wrong{"--outer-lr", "-0.5", "lr"}, Wrong{"--outer-lr", "nan", "lr"},
-                                           Wrong{"--timeout", "9999999999", "--timeout"}));
+INSTANTIATE_TEST_SUITE_P(
+    Options, OutOfRange,
+    ::testing::Values(Wrong{"--mode", "hogwild", "--mode"}, Wrong{"--device", "tpu", "--device"},
+                      Wrong{"--steps", "0", "--steps"}, Wrong{"--sync-every", "0", "--sync-every"},
+                      Wrong{"--replicas", "0", "--replicas"}, Wrong{"--batch", "many", "--batch"},
+                      Wrong{"--outer-momentum", "1", "momentum"}, Wrong{"--fragments", "0", "--fragments"},
+                      Wrong{"--fragments", "21", "--sync-every 20"}, Wrong{"--delay", "-1", "--delay"},
+                      Wrong{"--keep-local", "1.5", "--keep-local"}, Wrong{"--outer-lr", "-0.5", "lr"},
+                      Wrong{"--outer-lr", "nan", "lr"}, Wrong{"--timeout", "9999999999", "--timeout"}));
 
 TEST(BadInput, CudaInTheProgramWithoutItNamesTheOneWithIt) {
   const TempFolder folder;
