@@ -4,9 +4,10 @@
 usage: scripts/check_kernels.py [BUILD]    after scripts/setup.sh; BUILD is its build folder (default: build)
 
 Fails if ptxas spills a register, needs a stack frame or local memory, or gives a kernel more registers than the table
-in cuda/README.md allows. Fails if the PTX of a kernel has fewer loads and stores of 16 bytes than its vectors need, or
-an access that is not known to be of global memory. (PTX is what ptxas is given. The machine code is not looked at: it
-may still split an access, though no ptxas we know does.) Compiler flags and architectures are those of the build.
+in cuda/README.md allows. Fails if the PTX of a kernel has fewer loads and stores of 16 bytes than its vectors need, an
+access that is not known to be of global memory, or an atomic operation on floats, whose order would be chance. (PTX is
+what ptxas is given. The machine code is not looked at: it may still split an access, though no ptxas we know does.)
+Compiler flags and architectures are those of the build.
 """
 
 import collections
@@ -113,10 +114,14 @@ def problems_of(said, ptx, most, kernel, types):
     if re.search(r"\.local\b", ptx):
         yield "local memory in the PTX"
 
-    accesses = collections.Counter(re.findall(r"^\s*(?:@%?!?\w+ )?((?:ld|st)\.[\w.:]+)", ptx, re.MULTILINE))
+    # Wherever they stand on a line: after a predicate (@%p, @!%p), a brace, a label.
+    accesses = collections.Counter(re.findall(r"(?<![\w.%$])(?:ld|st|atom|red)\.[\w.:]+", ptx))
     for access in accesses:
-        if not re.search(r"\.(global|shared|param|const|local)\b", access):
+        atomic = access.startswith(("atom", "red"))
+        if not re.search(r"\.(global|shared)\b" if atomic else r"\.(global|shared|param|const|local)\b", access):
             yield f"{access}: not known to be of global memory"
+        if atomic and re.search(r"\.b?f(16|32|64)", access):
+            yield f"{access}: not the same bits every time"
     for op, least in zip(("ld", "st"), wide_accesses(kernel, types)):
         wide = re.compile(rf"{op}\.global\.(\w+\.)*v4\.[bfsu]32$")  # of sums: v2 of 64
         found = sum(count for access, count in accesses.items() if wide.match(access))

@@ -360,18 +360,20 @@ TEST(ChunksOnGpus, OfAWireOnTheCpuOverNcclAreSummedAndSent) {
   });
 }
 
-/// Types in one buffer, and chunks that begin within a parameter.
+/// Types in one buffer, and chunks that begin within a parameter. The third takes the first one's buffer, which with
+/// keep_local 0 no copy to the host comes before: then only a wait keeps it until the GPU has it.
 TEST(ChunksOnGpus, OfParametersWithAnchorsOnTheCpuEqualRoundsOnTheCpuBitForBit) {
   OUTERLOOP_NEEDS_GPUS(1);
-  const auto train_long = [](bool on_gpu) {
+  const auto train_long = [](bool on_gpu, double keep_local) {
     const auto device = on_gpu ? gpu(0) : at::Device(at::kCPU);
     std::vector<Tensor> params;
     for (const auto& [numel, type] : {std::pair(kernels::staged_chunk - 3, at::kBFloat16), std::pair(3L, at::kHalf),
                                       std::pair(kernels::staged_chunk + 77, at::kFloat)}) {
       params.push_back(scripted_values({numel}, type, 0, 0, params.size()).to(device).set_requires_grad(true));
     }
-    DiLoCoOptimizer optimizer(std::make_unique<Scripted>(params, 0), connect_alone(),
-                              {.sync_every = 1, .streaming = {.keep_local = 0.5}, .sync = {.anchor_device = at::kCPU}});
+    DiLoCoOptimizer optimizer(
+        std::make_unique<Scripted>(params, 0), connect_alone(),
+        {.sync_every = 1, .streaming = {.keep_local = keep_local}, .sync = {.anchor_device = at::kCPU}});
     std::vector<Tensor> seen;
     for (int step = 1; step <= 2; ++step) {
       optimizer.step();
@@ -380,8 +382,10 @@ TEST(ChunksOnGpus, OfParametersWithAnchorsOnTheCpuEqualRoundsOnTheCpuBitForBit) 
     if (on_gpu) wait_for_stream();
     return seen;
   };
-  const auto expected = train_long(false);
-  on_ranks(1, [&](int) { EXPECT_TRUE(same_bits(train_long(true), expected)); });
+  for (const double keep_local : {0.5, 0.0}) {
+    const auto expected = train_long(false, keep_local);
+    on_ranks(1, [&](int) { EXPECT_TRUE(same_bits(train_long(true, keep_local), expected)) << keep_local; });
+  }
 }
 
 }  // namespace

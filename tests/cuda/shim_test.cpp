@@ -483,6 +483,28 @@ TEST_F(Shim, Errors) {
   EXPECT_THROW(__syncthreads(), Fault) << "on the host";
 }
 
+TEST_F(Shim, FailsWhereATestAsksForIt) {
+  int device = 0;
+  fail(cudaErrorInvalidValue, 1);
+  EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+  reset_counters();
+  EXPECT_EQ(launch(1, 32, nothing), cudaErrorInvalidValue);
+  EXPECT_EQ(counters().launches, 0u);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  EXPECT_EQ(launch(1, 32, nothing), cudaSuccess);
+}
+
+TEST_P(Schedules, LeavesOutBlocksWhereATestAsksForIt) {
+  const auto in = numbers(3 * threads);
+  std::vector<int> out(3);
+  run_blocks_before(2);
+  launch(3, threads, reduce_shared<true>, in.data(), out.data());
+  run_blocks_before(0);
+  EXPECT_NE(out[0], 0);
+  EXPECT_NE(out[1], 0);
+  EXPECT_EQ(out[2], 0);
+}
+
 TEST_F(Shim, CopiesAndFills) {
   auto from = numbers(5);
   std::vector<int> to(5);

@@ -69,19 +69,26 @@ struct Case {
   Tensors fused, staged;
 };
 
+/// How many elements into its allocation each flat vector begins: users' own may begin anywhere.
+struct Leads {
+  int64_t anchor = 0, velocity = 0, wire = 0;
+};
+
 /// Two rounds, so that the second finds a velocity.
 void expect_fused_equals_stages(Backend& backend, const Sizes& sizes, const Types& types, const RuleCase& by,
-                                double keep_local, double weight, int64_t lead = -1) {
+                                double keep_local, double weight, int64_t lead = -1, const Leads& flat = {}) {
   SCOPED_TRACE(::testing::Message() << sizes.size() << " tensors, the first of " << sizes[0] << ", " << by.name
-                                    << ", keep_local " << keep_local << ", weight " << weight << ", lead " << lead);
+                                    << ", keep_local " << keep_local << ", weight " << weight << ", lead " << lead
+                                    << ", leads of flat vectors " << flat.anchor << flat.velocity << flat.wire);
   torch::manual_seed(7);
   Case params(backend, sizes, types, lead);
   FlatParams staged(params.staged);
   const Tensor start = staged.gather();
   OuterState state{.anchor = start + 0.125 * at::randn_like(start), .slots = {}, .round = 0};
   if (by.rule->slots() > 0) state.slots.push_back(at::zeros_like(start));
-  const Tensor anchor = backend.put_flat(state.anchor), wire = backend.put_flat(at::full_like(start, NAN));
-  const Tensor velocity = state.slots.empty() ? Tensor() : backend.put_flat(state.slots[0]);
+  const Tensor anchor = backend.put_flat(state.anchor, flat.anchor);
+  const Tensor wire = backend.put_flat(at::full_like(start, NAN), flat.wire);
+  const Tensor velocity = state.slots.empty() ? Tensor() : backend.put_flat(state.slots[0], flat.velocity);
 
   kernels::Step step = by.step;
   step.inverse_weight = 1 / (weight + 2);  // as if the others weighed 2
@@ -144,6 +151,13 @@ TEST_P(Fused, EqualsStagesForEveryMisalignment) {
   }
 }
 
+TEST_P(Fused, EqualsStagesWhereverEachFlatVectorBegins) {
+  for (const Leads& leads : {Leads{.anchor = 1}, Leads{.velocity = 1}, Leads{.wire = 1}, Leads{3, 2, 1}}) {
+    expect_fused_equals_stages(backend(), {33}, types(), nesterov(), 0.0, 1.0, 0, leads);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST_P(Fused, EqualsStagesAroundChunksAndBlocks) {
   for (const int64_t n : some_sizes({4097, 8191, 8192, 8193, 65535, 65536, 65537, 100003})) {
     expect_fused_equals_stages(backend(), {n}, types(), nesterov(), 0.5, 1.0);
@@ -191,12 +205,12 @@ TEST_P(Fused, CountsWhatIsNotFinite) {
 
 TEST_P(Fused, StagesOneByOneEqualTheCpus) {
   for (const int64_t n : some_sizes({1, 5, 33, 1025, 8197})) {
-    for (const int64_t flat_lead : {0, 1, 3}) {  // users' flat vectors begin anywhere
+    for (const Leads& leads : {Leads{}, Leads{.anchor = 3}, Leads{.velocity = 1}, Leads{.wire = 1}}) {
       torch::manual_seed(7);
       const Case params(backend(), {n, 7}, types(), -1);
       FlatParams staged(params.staged);
       const Tensor values = staged.gather() + 0.25, random = at::randn_like(values), spread = at::randn_like(values);
-      const Tensor flat = backend().put_flat(values, flat_lead), out = backend().put_flat(random, flat_lead / 2);
+      const Tensor flat = backend().put_flat(values, leads.anchor), out = backend().put_flat(random, leads.wire);
       backend().gather(params.fused, out);
       ASSERT_TRUE(same_bits(testing::copy_to_cpu(out), staged.gather()));
       backend().delta(params.fused, flat, out);
@@ -213,13 +227,14 @@ TEST_P(Fused, StagesOneByOneEqualTheCpus) {
       }
       for (const bool nesterov : {false, true}) {
         const Tensor anchor = values.clone(), velocity = spread.clone();
-        const Tensor a = backend().put_flat(anchor, flat_lead), v = backend().put_flat(velocity, flat_lead / 2);
+        const Tensor a = backend().put_flat(anchor, leads.anchor), v = backend().put_flat(velocity, leads.velocity);
+        const Tensor mean_delta = backend().put_flat(random, leads.wire);
         const kernels::Step step{.lr = 0.7, .momentum = 0.9, .nesterov = nesterov};
-        backend().step(a, v, backend().put_flat(random), step);
+        backend().step(a, v, mean_delta, step);
         nesterov_step(anchor, velocity, random, 0.7, 0.9, nesterov);
         ASSERT_TRUE(same_bits(testing::copy_to_cpu(a), anchor));
         ASSERT_TRUE(same_bits(testing::copy_to_cpu(v), velocity));
-        backend().step(a, Tensor(), backend().put_flat(random), {});
+        backend().step(a, Tensor(), mean_delta, {});
         average_step(anchor, random);
         ASSERT_TRUE(same_bits(testing::copy_to_cpu(a), anchor));
       }

@@ -49,9 +49,10 @@ struct Tables {
 
 class ShimBackend final : public Backend {
  public:
-  ShimBackend(std::string name, shim::Schedule schedule)
+  ShimBackend(std::string name, shim::Schedule schedule, int multiprocessors)
       : name_(std::move(name)),
         schedule_(schedule),
+        multiprocessors_(multiprocessors),
         bytes_(at::zeros({static_cast<int64_t>(cuda::workspace_bytes())}, at::kByte)) {}
   std::string name() const override { return name_; }
 
@@ -119,7 +120,10 @@ class ShimBackend final : public Backend {
   }
 
  private:
-  void begin() { shim::schedule(schedule_, ++seed_); }
+  void begin() {
+    shim::schedule(schedule_, ++seed_);
+    shim::multiprocessors(multiprocessors_);
+  }
   cuda::Workspace* workspace() const { return static_cast<cuda::Workspace*>(bytes_.mutable_data_ptr()); }
   kernels::Summary total() const {
     const cuda::Summary& sum = *cuda::total(workspace());
@@ -128,6 +132,7 @@ class ShimBackend final : public Backend {
 
   const std::string name_;
   const shim::Schedule schedule_;
+  const int multiprocessors_;
   const Tensor bytes_;
   const LibraryBackend memory_{"memory", at::kCPU, at::kCPU};
   uint64_t seed_ = 0;
@@ -136,11 +141,12 @@ class ShimBackend final : public Backend {
 }  // namespace
 
 std::vector<std::shared_ptr<Backend>> shim_backends() {
-  shim::multiprocessors(3);
-  const auto random = std::make_shared<ShimBackend>("ShimRandom", shim::Schedule::random);
+  constexpr int few = 3;    // blocks take many chunks each
+  constexpr int many = 40;  // there are more blocks than threads in one
+  const auto random = std::make_shared<ShimBackend>("ShimRandom", shim::Schedule::random, few);
   if (under_sanitizer) return {random};  // which sees races and bounds whatever the order
-  return {std::make_shared<ShimBackend>("ShimForward", shim::Schedule::forward),
-          std::make_shared<ShimBackend>("ShimReverse", shim::Schedule::reverse), random};
+  return {std::make_shared<ShimBackend>("ShimForward", shim::Schedule::forward, few),
+          std::make_shared<ShimBackend>("ShimReverse", shim::Schedule::reverse, many), random};
 }
 
 }  // namespace outerloop::testing

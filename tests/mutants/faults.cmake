@@ -4,19 +4,28 @@
 
 mutant(chunk_offset_wrong chunks.cpp On/Fused.EqualsStagesAroundChunksAndBlocks/ShimForwardWithFloat
        "run.offset + begin," "run.offset,")
-mutant(last_chunk_unclipped chunks.cpp Index.ReachesBeyondTwoToTheThirtyFirst
+mutant(last_chunk_unclipped chunks.cpp IndexOfParameters.ReachesBeyondTwoToTheThirtyFirst
        "std::min(chunk_size, run.numel - begin)" "chunk_size")
 mutant(last_flat_chunk_unclipped walk.cuh On/Fused.StagesOneByOneEqualTheCpus/ShimForwardWithFloat
        "rest < chunk_size ? rest : chunk_size" "chunk_size")
 mutant(later_chunks_forgotten walk.cuh On/Fused.EqualsStagesForFiveThousandTensorsSomeOfThemEmpty/ShimForwardWithFloat
        "index += gridDim.x" "index += chunks.count")
-mutant(index_of_32_bits send.cu Index.ReachesBeyondTwoToTheThirtyFirst
+mutant(index_of_32_bits send.cu IndexOfParameters.ReachesBeyondTwoToTheThirtyFirst
        "int64_t flat" "int flat")
+mutant(index_of_32_bits_in_a_stage stages.cu IndexOfParameters.ReachesBeyondTwoToTheThirtyFirstInEachStage
+       "run(T* params, int64_t flat)" "run(T* params, int flat)")
+mutant(flat_chunk_of_32_bits walk.cuh IndexOfFlatVectors.ReachesBeyondTwoToTheThirtyFirstInAStep
+       "offset = index * chunk_size, rest" "offset = static_cast<int>(index * chunk_size), rest")
 mutant(params_alignment_forgotten walk.cuh On/Fused.EqualsStagesForEveryMisalignment/ShimForwardWithFloat
        "% (sizeof(T) * n) == 0" "% sizeof(T) * n == 0")
 mutant(flat_alignment_forgotten walk.cuh On/Fused.StagesOneByOneEqualTheCpus/ShimForwardWithFloat
        "chunks.aligned ? static_cast<int>(-chunk.offset & (width - 1)) : numel"
        "static_cast<int>(-chunk.offset & (width - 1))")
+mutant(alignment_of_the_first_flat_alone walk.cuh On/Fused.EqualsStagesWhereverEachFlatVectorBegins/ShimForwardWithFloat
+       "nullptr, 0, (is_aligned(flats) && ...)"
+       "nullptr, 0, [](bool first, auto...) { return first; }(is_aligned(flats)...)")
+mutant(alignment_of_the_anchor_alone walk.cuh On/Fused.StagesOneByOneEqualTheCpus/ShimForwardWithFloat
+       "is_aligned(flat) && (is_aligned(others) && ...)" "is_aligned(flat)")
 mutant(head_of_wrong_length walk.cuh On/Fused.EqualsStagesForTwoTensors/ShimForwardWithFloat
        "-chunk.offset & (width - 1)" "chunk.offset & (width - 1)")
 mutant(tail_off_by_one walk.cuh On/Fused.EqualsStagesForEveryTailAndHead/ShimForwardWithFloat
@@ -43,9 +52,16 @@ mutant(barrier_missing sum.cuh On/Fused.EqualsStagesForEveryTailAndHead/ShimReve
        "__syncthreads();\n  if (!is_last)" "if (!is_last)")
 mutant(first_block_taken_for_last sum.cuh On/Fused.EqualsStagesAroundChunksAndBlocks/ShimForwardWithFloat
        "== gridDim.x - 1;" "== 0;")
+mutant(parts_beyond_256_lost sum.cuh On/Fused.EqualsStagesForFiveThousandTensorsSomeOfThemEmpty/ShimReverseWithFloat
+       "i += block_threads" "i += most_blocks")
 mutant(done_never_zero_again sum.cuh On/Fused.EqualsStagesForEveryTailAndHead/ShimForwardWithFloat
        "atomicInc(&workspace.done, gridDim.x - 1)" "atomicInc(&workspace.done, gridDim.x)")
 mutant(sum_never_goes_on sum.cuh On/Fused.EqualsStagesForTwoTensors/ShimForwardWithMixed
        "sum.goes_on ? plus(workspace.total, total) : total" "total")
 mutant(sum_always_goes_on sum.cuh On/Fused.SumsAreTheSameEveryTime/ShimForwardWithFloat
        "sum.goes_on ? plus(workspace.total, total) : total" "plus(workspace.total, total)")
+
+# ---- errors
+
+mutant(errors_passed_over check.hpp Launch.ThrowsTheErrorOfAnyCallOfCuda
+       "if (error == cudaSuccess) return;" "return;")

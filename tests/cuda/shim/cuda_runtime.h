@@ -242,6 +242,12 @@ namespace outerloop::shim {
 /// What cudaDevAttrMultiProcessorCount says; 2 if nothing was set.
 void multiprocessors(int count);
 
+/// Of this OS thread's calls of CUDA the next one fails with `error`, or the next but `after`.
+void fail(cudaError_t error, int after = 0);
+
+/// The error of a call that is to fail, and cudaSuccess of any other.
+cudaError_t call();
+
 /// cudaGetLastError() returns it, once.
 cudaError_t remember(cudaError_t error);
 

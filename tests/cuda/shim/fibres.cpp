@@ -51,6 +51,7 @@ struct Setting {
   Schedule order = Schedule::forward;
   std::uint64_t seed = 0;
 } setting;
+unsigned end_of_blocks = 0;
 
 constexpr unsigned warp_size = warpSize;
 constexpr unsigned ring = 64;  // of tokens in a warp; one that is used again too early only hides a race
@@ -167,6 +168,7 @@ void Engine::run(dim3 grid, dim3 block, const std::function<void()>& thread) {
 #endif
   try {
     for (const unsigned number : order(grid.x * grid.y * grid.z, blocks_)) {
+      if (end_of_blocks != 0 && number >= end_of_blocks) continue;
       blockIdx = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
       run_block();
     }
@@ -332,11 +334,14 @@ Engine& engine() {
 
 std::atomic<std::uint64_t> launches{0}, bytes_loaded{0}, bytes_stored{0}, accesses{0}, wide_accesses{0};
 std::atomic<int> multiprocessor_count{2};
-constinit thread_local cudaError_t last_error = cudaSuccess;
+constinit thread_local cudaError_t last_error = cudaSuccess, coming_error = cudaSuccess;
+constinit thread_local int calls_before_it = 0;
 
 }  // namespace
 
 void schedule(Schedule order, std::uint64_t seed) { setting = {order, seed}; }
+
+void run_blocks_before(unsigned count) { end_of_blocks = count; }
 
 Counters counters() { return {launches, bytes_loaded, bytes_stored, accesses, wide_accesses}; }
 
@@ -386,12 +391,23 @@ void run(dim3 grid, dim3 block, const std::function<void()>& thread) {
 
 void multiprocessors(int count) { multiprocessor_count = count; }
 
+void fail(cudaError_t error, int after) {
+  coming_error = error;
+  calls_before_it = after;
+}
+
+cudaError_t call() {
+  if (coming_error == cudaSuccess || calls_before_it-- > 0) return cudaSuccess;
+  return remember(std::exchange(coming_error, cudaSuccess));
+}
+
 cudaError_t remember(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
 }
 
 cudaError_t check(const cudaLaunchConfig_t& config) {
+  if (const cudaError_t error = call(); error != cudaSuccess) return error;
   const auto size = [](dim3 dims) { return std::uint64_t{dims.x} * dims.y * dims.z; };
   const bool fits = size(config.gridDim) > 0 && config.gridDim.y <= 65535 && config.gridDim.z <= 65535 &&
                     size(config.blockDim) > 0 && size(config.blockDim) <= 1024 && config.blockDim.z <= 64;
@@ -429,22 +445,22 @@ cudaError_t cudaGetLastError() { return std::exchange(outerloop::shim::last_erro
 
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
-  return cudaSuccess;
+  return outerloop::shim::call();
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (device != 0 || attribute != cudaDevAttrMultiProcessorCount)
     return outerloop::shim::remember(cudaErrorInvalidValue);
   *value = outerloop::shim::multiprocessor_count;
-  return cudaSuccess;
+  return outerloop::shim::call();
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
   if (bytes > 0) std::memmove(to, from, bytes);
-  return cudaSuccess;
+  return outerloop::shim::call();
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
   if (bytes > 0) std::memset(to, value, bytes);
-  return cudaSuccess;
+  return outerloop::shim::call();
 }

@@ -20,6 +20,10 @@ enum class Schedule { forward, reverse, random };
 /// Holds for all launches from now on, of every OS thread: not to be called while one of them launches.
 void schedule(Schedule order, std::uint64_t seed = 0);
 
+/// Blocks from number `count` on are left out, of all launches from now on, as if they had nothing to do; 0: none are.
+/// What they would sum up is never complete.
+void run_blocks_before(unsigned count);
+
 /// What a kernel did wrong. The launch throws it to the host; all threads of the grid are left where they are.
 class Fault : public std::runtime_error {
  public:
