@@ -20,4 +20,18 @@ void SideStreams::finish() const {
   for (const c10::Stream& stream : own_) stream.synchronize();
 }
 
+StreamEvents::StreamEvents(const std::vector<at::Device>& devices) {
+  for (const at::Device device : devices) {
+    if (device.is_cpu()) continue;
+    events_.emplace_back(device.type());
+    events_.back().record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+}
+
+void StreamEvents::block_current_streams() const {
+  for (const c10::Event& event : events_) {
+    event.block(c10::impl::VirtualGuardImpl(event.device_type()).getStream(event.device()));
+  }
+}
+
 }  // namespace outerloop::kernels

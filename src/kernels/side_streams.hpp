@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <vector>
@@ -16,6 +17,16 @@ class SideStreams {
 
  private:
   std::vector<c10::Stream> own_;
+};
+
+/// What is on this thread's current streams of the GPUs among `devices`, for another thread's to wait for.
+class StreamEvents {
+ public:
+  explicit StreamEvents(const std::vector<at::Device>& devices);
+  void block_current_streams() const;  ///< orders it before what this thread puts on its own from now on
+
+ private:
+  std::vector<c10::Event> events_;
 };
 
 }  // namespace outerloop::kernels

@@ -16,12 +16,15 @@ Courier::~Courier() {
 }
 
 std::future<void> Courier::carry(std::vector<at::Device> devices, std::function<void()> job) {
-  std::packaged_task<void()> task([this, devices = std::move(devices), job = std::move(job)] {
-    const at::NoGradGuard no_grad;
-    streams_.cover(devices);
-    job();
-    streams_.finish();
-  });
+  kernels::StreamEvents events(devices);
+  std::packaged_task<void()> task(
+      [this, events = std::move(events), devices = std::move(devices), job = std::move(job)] {
+        const at::NoGradGuard no_grad;
+        streams_.cover(devices);
+        events.block_current_streams();
+        job();
+        streams_.finish();
+      });
   std::future<void> done = task.get_future();
   {
     const std::lock_guard lock(mutex_);

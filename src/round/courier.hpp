@@ -15,7 +15,8 @@
 namespace outerloop::round {
 
 /// A thread that talks to the other replicas while this one trains: jobs run one after the other, in the order given.
-/// On GPUs it has streams of its own, so that collectives do not queue behind training. Destruction waits for all jobs.
+/// On GPUs it has streams of its own, so that collectives do not queue behind training: a job follows what was on the
+/// caller's current streams of `devices`, and nothing later. Destruction waits for all jobs.
 class Courier {
  public:
   ~Courier();

@@ -27,6 +27,7 @@ std::vector<Case> cases() {
           {"DiLoCoKeepLocal", {.streaming = {.keep_local = 0.25}}},
           {"Streaming", {.streaming = {FragmentPlan::sequential(2), 1, 0.5}}},
           {"SeveralWindowsUnderWay", {.streaming = {FragmentPlan::whole(), 5, 0.5}, .steps = 10}},
+          {"Eager", {.streaming = {.delay = 4, .keep_local = 0.25, .eager = true}, .reports = false, .steps = 11}},
           {"LocalSgd", {.diloco = false}}};
 }
 

@@ -89,6 +89,7 @@ inline Story train(const std::shared_ptr<Communicator>& comm, Place place, Plan 
     optimizer->step();
     story.seen.push_back(forward(params));
   }
+  if (plan.streaming.eager) optimizer->sync();  // anchors are one again
   story.anchors = on_cpu(optimizer->anchors());
   wait_for_stream();
   return story;
