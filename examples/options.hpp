@@ -38,6 +38,8 @@ struct Options {
   std::string log;       ///< JSON lines; empty: none
   int64_t timeout = 60;  ///< seconds that a replica waits for the others
 
+  /// Whether rounds are of parts of the model, or under way for a while.
+  bool streams() const { return mode == Mode::diloco && (fragments > 1 || delay > 0); }
   /// How many processes train. Solo is one replica of `replicas`: it sees rank 0's part of the data, and no other.
   int processes() const { return mode == Mode::solo ? 1 : replicas; }
 };

@@ -41,5 +41,3 @@ double lr_at(int64_t step, const Options& options) {
   const double cosine = std::cos(std::numbers::pi * (done - warm_up) / (1 - warm_up));
   return options.lr * (floor + (1 - floor) * (1 + cosine) / 2);
 }
-
-bool streams(const Options& options) { return options.fragments > 1 || options.delay > 0; }

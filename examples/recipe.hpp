@@ -15,6 +15,3 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(Gpt& model, const Option
 /// Linear warm-up over a quarter of the steps, which keeps the replicas together while they would drift fastest; then a
 /// cosine down to 2 % of the peak. `step` counts from 1.
 double lr_at(int64_t step, const Options& options);
-
-/// Whether rounds are of parts of the model, or under way for a while.
-bool streams(const Options& options);

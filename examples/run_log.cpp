@@ -141,7 +141,7 @@ void RunLog::result(const RunResult& result) {
   std::printf("%-10s  %26.4f  %22s  %18s  %7.1f s\n", name_of(options_.mode).c_str(), result.bits_per_byte,
               with_commas(result.replicas.front().bytes_sent).c_str(), with_commas(socket_bytes).c_str(),
               result.seconds);
-  if (fragments_.size() > 1 || options_.delay > 0) fragments();
+  if (options_.streams()) fragments();
   std::fflush(stdout);
 }
 

@@ -113,7 +113,7 @@ RunResult train(Gpt& model, const Corpus& corpus, const Options& options, const 
     optimizer->step();  // an inner step; for diloco and local-sgd every sync_every-th is also a round
 
     const bool last = step == options.steps, off_schedule = outer && step % options.sync_every != 0;
-    if (last && outer && (off_schedule || streams(options))) outer->sync();
+    if (last && outer && (off_schedule || options.streams())) outer->sync();
     const double loss_bits = bits(loss.item<double>());  // a GPU has done the step when it can tell
     watch.stop();
     log.step(step, loss_bits, bytes_sent, watch.seconds());
@@ -152,7 +152,7 @@ torch::Device device_for(const Options& options) {
 
 int run_replica(const Options& options, const Corpus& corpus) {
   at::set_num_threads(options.threads);  // said here, because torchrun sets OMP_NUM_THREADS=1 and others set nothing
-  const auto comm = connect(options), evaluating = streams(options) ? connect(options) : comm;
+  const auto comm = connect(options), evaluating = options.streams() ? connect(options) : comm;
   torch::manual_seed(static_cast<uint64_t>(options.seed));
   const torch::Device device = device_for(options);
   const c10::DeviceGuard current(device);

@@ -361,8 +361,8 @@ TEST(ChunksOnGpus, OfAWireOnTheCpuOverNcclAreSummedAndSent) {
   });
 }
 
-/// Types in one buffer, and chunks that begin within a parameter. The third takes the first one's buffer, which with
-/// keep_local 0 no copy to the host comes before: then only a wait keeps it until the GPU has it.
+/// Types in one buffer, and chunks that begin within a parameter. The third takes the buffer of the first: with
+/// keep_local 0 nothing is copied into it before, and it is the host that must wait until the GPU has the first.
 TEST(ChunksOnGpus, OfParametersWithAnchorsOnTheCpuEqualRoundsOnTheCpuBitForBit) {
   OUTERLOOP_NEEDS_GPUS(1);
   const auto train_long = [](bool on_gpu, double keep_local) {

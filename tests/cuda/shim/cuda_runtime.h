@@ -246,7 +246,7 @@ void multiprocessors(int count);
 void fail(cudaError_t error, int after = 0);
 
 /// The error of a call that is to fail, and cudaSuccess of any other.
-cudaError_t call();
+cudaError_t outcome_of_call();
 
 /// cudaGetLastError() returns it, once.
 cudaError_t remember(cudaError_t error);

@@ -396,7 +396,7 @@ void fail(cudaError_t error, int after) {
   calls_before_it = after;
 }
 
-cudaError_t call() {
+cudaError_t outcome_of_call() {
   if (coming_error == cudaSuccess || calls_before_it-- > 0) return cudaSuccess;
   return remember(std::exchange(coming_error, cudaSuccess));
 }
@@ -407,7 +407,7 @@ cudaError_t remember(cudaError_t error) {
 }
 
 cudaError_t check(const cudaLaunchConfig_t& config) {
-  if (const cudaError_t error = call(); error != cudaSuccess) return error;
+  if (const cudaError_t error = outcome_of_call(); error != cudaSuccess) return error;
   const auto size = [](dim3 dims) { return std::uint64_t{dims.x} * dims.y * dims.z; };
   const bool fits = size(config.gridDim) > 0 && config.gridDim.y <= 65535 && config.gridDim.z <= 65535 &&
                     size(config.blockDim) > 0 && size(config.blockDim) <= 1024 && config.blockDim.z <= 64;
@@ -445,22 +445,22 @@ cudaError_t cudaGetLastError() { return std::exchange(outerloop::shim::last_erro
 
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
-  return outerloop::shim::call();
+  return outerloop::shim::outcome_of_call();
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (device != 0 || attribute != cudaDevAttrMultiProcessorCount)
     return outerloop::shim::remember(cudaErrorInvalidValue);
   *value = outerloop::shim::multiprocessor_count;
-  return outerloop::shim::call();
+  return outerloop::shim::outcome_of_call();
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
   if (bytes > 0) std::memmove(to, from, bytes);
-  return outerloop::shim::call();
+  return outerloop::shim::outcome_of_call();
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
   if (bytes > 0) std::memset(to, value, bytes);
-  return outerloop::shim::call();
+  return outerloop::shim::outcome_of_call();
 }
