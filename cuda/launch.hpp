@@ -37,7 +37,7 @@ struct Table {
 };
 
 struct Summary {
-  double sum_squares;    ///< send: of anchor - local; apply: of mean_delta; summarize: of the vector
+  double sum_squares;    ///< send: of anchor - local; apply, step_apart: of mean_delta; summarize: of the vector
   int64_t non_finite;    ///< elements of the wire, or of the vector
   uint64_t fingerprint;  ///< of the anchor, or of the vector
 };
@@ -78,6 +78,22 @@ struct Apply {
   Sum sum;
 };
 void apply(const Apply& args, cudaStream_t stream);
+
+/// mean_delta = inverse_weight * wire; next_velocity, wire <- velocity, anchor after the outer step, which themselves
+/// stay as they are. On flat vectors of `numel` elements, as in Step below.  20 bytes per float32 element, 12 without
+/// velocity.
+struct StepApart {
+  Type type;
+  int64_t numel;
+  const void* anchor;
+  const void* velocity;  ///< null without momentum
+  void* wire;
+  void* next_velocity;  ///< null without momentum
+  double inverse_weight, lr, momentum;
+  bool nesterov;
+  Sum sum;  ///< without a workspace: none is made
+};
+void step_apart(const StepApart& args, cudaStream_t stream);
 
 /// The same, stage by stage. On flat vectors of `numel` elements `type` is that of the state: float32 or float64.
 void delta(const Table& params, const void* anchor, void* delta, cudaStream_t stream);        ///< anchor - params

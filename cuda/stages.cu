@@ -90,7 +90,7 @@ struct Stepper {
 
   template <int n, bool whole, class T>
   __device__ __forceinline__ void run(T*, int64_t flat) {
-    outer_step<has_velocity>(anchor, velocity, flat, load<n>(mean_delta + flat), c);
+    outer_step<has_velocity>(anchor, velocity, anchor, velocity, flat, load<n>(mean_delta + flat), c);
   }
 };
 
@@ -123,12 +123,6 @@ OUTERLOOP_KERNEL summarize_kernel(Chunks chunks, const S* values, Sum sum) {
   Summarizer<S> visit{values};
   walk<S, const S>(chunks, visit);
   add_up(visit.sum, sum);
-}
-
-/// body(S{}) with the type of the state.
-template <class Body>
-void with_state_type(Type type, const Body& body) {
-  type == Type::float64 ? body(double{}) : body(float{});
 }
 
 }  // namespace

@@ -23,4 +23,10 @@ void with_types(Type params, const Body& body) {
   }
 }
 
+/// body(S{}) with the type of the state.
+template <class Body>
+void with_state_type(Type type, const Body& body) {
+  type == Type::float64 ? body(double{}) : body(float{});
+}
+
 }  // namespace outerloop::cuda

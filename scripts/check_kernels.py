@@ -84,18 +84,19 @@ def readable(mangled):
 def wide_accesses(kernel, types):
     """Loads and stores of 16 bytes that the kernel must have. Of flat vectors those beside aligned parameters and those
     beside others; of parameters the former, where they are as wide as the state."""
-    velocity = (kernel == "step" and types[1] == "true") or (kernel == "apply" and types[2] == "true")
+    velocity = (kernel in ("step", "step_apart") and types[1] == "true") or (kernel == "apply" and types[2] == "true")
     mixes = kernel in ("apply", "scatter") and types[-1] == "true"
     flat_loads, flat_stores = {
         "send": (1, 1),
         "apply": (2 + velocity, 1 + velocity),
+        "step_apart": (2 + velocity, 1 + velocity),
         "delta": (1, 1),
         "gather": (0, 1),
         "scatter": (1, 0),
         "step": (2 + velocity, 1 + velocity),
         "summarize": (1, 0),
     }[kernel]
-    if kernel in ("step", "summarize"):
+    if kernel in ("step", "step_apart", "summarize"):
         return flat_loads, flat_stores
     same_width = types[0] == types[1]
     reads_params = kernel in ("send", "delta", "gather") or mixes

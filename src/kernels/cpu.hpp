@@ -6,8 +6,9 @@
 
 namespace outerloop::kernels::cpu {
 
-/// From this many elements on, apply writes params past the caches: they would not be found there again anyway. (What
-/// send writes is read next, and its loop computes more per byte: there it gains nothing.)
+/// From this many elements on, what is written and not read, params in apply and the velocity in step_apart, goes past
+/// the caches: it would not be found there again anyway. (What send writes is read next, and its loop computes more per
+/// byte: there it gains nothing.)
 inline constexpr int64_t stream_from = int64_t{1} << 22;
 
 /// `first`: the place of the vectors' first element in the whole, where they are a part, for the fingerprint. A
@@ -15,6 +16,8 @@ inline constexpr int64_t stream_from = int64_t{1} << 22;
 Summary send(const Segments& params, const Tensor& anchor, const Tensor& wire, double weight, int64_t first = 0);
 double apply(const Segments& params, const Tensor& anchor, const Tensor& velocity, const Tensor& wire,
              const Step& step);
+double step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Tensor& next_velocity,
+                  const Step& step);
 void delta(const Segments& params, const Tensor& anchor, const Tensor& delta);
 void gather(const Segments& params, const Tensor& flat);
 void scatter(const Segments& params, const Tensor& flat, double keep_local);

@@ -1,9 +1,6 @@
 #include "kernels/cuda.hpp"
 
 #include <ATen/ops/empty.h>
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -12,6 +9,7 @@
 
 #include "cuda/check.hpp"
 #include "cuda/launch.hpp"
+#include "kernels/here.hpp"
 
 /// The only place that sees both torch and the kernels' launches.
 
@@ -25,28 +23,6 @@ using outerloop::cuda::Sum;
 using outerloop::cuda::Table;
 using outerloop::cuda::Type;
 using outerloop::cuda::Workspace;
-
-/// The device of a tensor made current, and its current stream.
-struct Here {
-  explicit Here(at::Device device)
-      : guard(device), current(c10::cuda::getCurrentCUDAStream(device.index())), stream(current.stream()) {}
-
-  /// What is let go of while the stream still uses it must not become another tensor's memory before that is over. By
-  /// itself torch knows only of the stream on which a tensor was made.
-  template <class... Tensors>
-  void uses(const Tensors&... tensors) const {
-    (record(tensors), ...);
-  }
-
-  c10::cuda::CUDAGuard guard;
-  c10::cuda::CUDAStream current;
-  cudaStream_t stream;
-
- private:
-  void record(const Tensor& tensor) const {
-    if (tensor.defined()) c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), current);
-  }
-};
 
 constexpr std::array types{Type::float32, Type::bfloat16, Type::float16, Type::float64};
 
@@ -89,6 +65,10 @@ outerloop::cuda::Summary read(const Here& here, const Tensor& workspace, const T
       cudaMemcpyAsync(to, total, sizeof(outerloop::cuda::Summary), cudaMemcpyDeviceToHost, here.stream));
   OUTERLOOP_CUDA_CHECK(cudaStreamSynchronize(here.stream));
   return *static_cast<outerloop::cuda::Summary*>(to);
+}
+
+outerloop::cuda::Summary read_once(const Here& here, const Tensor& workspace) {
+  return read(here, workspace, pinned_bytes(sizeof(outerloop::cuda::Summary)));
 }
 
 Summary to_summary(const outerloop::cuda::Summary& s) { return {s.sum_squares, s.non_finite, s.fingerprint}; }
@@ -191,6 +171,26 @@ void apply(Params& params, const Tensor& anchor, const Tensor& velocity, const T
   if (sum_squares) *sum_squares = read(here, kept.workspace, kept.pinned).sum_squares;
 }
 
+void step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Tensor& next_velocity,
+                const Step& step, double* sum_squares) {
+  const Here here(anchor.device());
+  here.uses(anchor, velocity, wire, next_velocity);
+  const Tensor workspace = sum_squares ? new_workspace(here, anchor.device()) : Tensor();
+  outerloop::cuda::step_apart({.type = type_of(anchor.scalar_type()),
+                               .numel = anchor.numel(),
+                               .anchor = anchor.const_data_ptr(),
+                               .velocity = velocity.defined() ? velocity.const_data_ptr() : nullptr,
+                               .wire = wire.mutable_data_ptr(),
+                               .next_velocity = velocity.defined() ? next_velocity.mutable_data_ptr() : nullptr,
+                               .inverse_weight = step.inverse_weight,
+                               .lr = step.lr,
+                               .momentum = step.momentum,
+                               .nesterov = step.nesterov,
+                               .sum = {sum_squares ? workspace_in(workspace) : nullptr, false}},
+                              here.stream);
+  if (sum_squares) *sum_squares = read_once(here, workspace).sum_squares;
+}
+
 void delta(Params& params, const Tensor& anchor, const Tensor& delta) {
   const Here here(params.device);
   here.uses(anchor, delta);
@@ -234,7 +234,7 @@ Summary summarize(const Tensor& flat) {
   const Tensor workspace = new_workspace(here, flat.device());
   outerloop::cuda::summarize(type_of(flat.scalar_type()), flat.numel(), flat.const_data_ptr(),
                              {workspace_in(workspace), false}, here.stream);
-  return to_summary(read(here, workspace, pinned_bytes(sizeof(outerloop::cuda::Summary))));
+  return to_summary(read_once(here, workspace));
 }
 
 }  // namespace outerloop::kernels::cuda

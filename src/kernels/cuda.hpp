@@ -12,6 +12,8 @@ bool available();
 Summary send(Params& params, const Tensor& anchor, const Tensor& wire, double weight);
 void apply(Params& params, const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Step& step,
            double* sum_squares);
+void step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Tensor& next_velocity,
+                const Step& step, double* sum_squares);
 void delta(Params& params, const Tensor& anchor, const Tensor& delta);
 void gather(Params& params, const Tensor& flat);
 void scatter(Params& params, const Tensor& flat, double keep_local);

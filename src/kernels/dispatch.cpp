@@ -49,6 +49,13 @@ void apply(Params& params, const Tensor& anchor, const Tensor& velocity, const T
   if (sum_squares) *sum_squares = sum;
 }
 
+void step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Tensor& next_velocity,
+                const Step& step, double* sum_squares) {
+  if (!anchor.is_cpu()) return cuda::step_apart(anchor, velocity, wire, next_velocity, step, sum_squares);
+  const double sum = cpu::step_apart(anchor, velocity, wire, next_velocity, step);
+  if (sum_squares) *sum_squares = sum;
+}
+
 void delta(Params& params, const Tensor& anchor, const Tensor& delta) {
   switch (where(params, anchor)) {
     case Where::cuda:

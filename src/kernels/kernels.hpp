@@ -65,6 +65,13 @@ Summary send(Params& params, const Tensor& anchor, const Tensor& wire, double we
 void apply(Params& params, const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Step& step,
            double* sum_squares = nullptr);
 
+/// mean_delta = inverse_weight * wire; next_velocity <- velocity after the outer step, wire <- anchor after it, to the
+/// same bits as in apply. Anchor and velocity stay as they are: nothing is decided yet. Vectors alone, of one length,
+/// which do not overlap and may begin at any element. Without momentum both velocities are undefined. `sum_squares` as
+/// in apply.  20 bytes per element, 12 without velocity.
+void step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Tensor& next_velocity,
+                const Step& step, double* sum_squares = nullptr);
+
 void delta(Params& params, const Tensor& anchor, const Tensor& delta);  ///< delta <- anchor - params
 void gather(Params& params, const Tensor& flat);                        ///< flat <- params
 void scatter(Params& params, const Tensor& flat, double keep_local);    ///< params <- flat, mixed

@@ -88,13 +88,19 @@ struct Coefficients {
   bool nesterov;
 };
 
+/// next_anchor and next_velocity may be anchor and velocity.
 template <bool has_velocity, class S>
-OUTERLOOP_HD void outer_step(S* anchor, S* velocity, int64_t i, S mean_delta, const Coefficients<S>& c) {
+OUTERLOOP_HD void outer_step(const S* anchor, const S* velocity, S* next_anchor, S* next_velocity, int64_t i,
+                             S mean_delta, const Coefficients<S>& c) {
+  S a = anchor[i];
   if constexpr (has_velocity) {
-    math::momentum_step(anchor[i], velocity[i], mean_delta, c.lr, c.momentum, c.nesterov);
+    S v = velocity[i];
+    math::momentum_step(a, v, mean_delta, c.lr, c.momentum, c.nesterov);
+    next_velocity[i] = v;
   } else {
-    anchor[i] = math::descend(anchor[i], mean_delta, c.lr);
+    a = math::descend(a, mean_delta, c.lr);
   }
+  next_anchor[i] = a;
 }
 
 /// With `mixes`, params are read as well as written.
@@ -105,8 +111,21 @@ OUTERLOOP_CLONES double apply_run(S* __restrict anchor, S* __restrict velocity, 
 #pragma omp simd reduction(+ : sum_squares)
   for (int64_t i = 0; i < n; ++i) {
     const S mean_delta = c.inverse_weight * wire[i];
-    outer_step<has_velocity>(anchor, velocity, i, mean_delta, c);
+    outer_step<has_velocity>(anchor, velocity, anchor, velocity, i, mean_delta, c);
     params[i] = mixes ? math::mix(anchor[i], params[i], c.keep_local) : math::narrow<T>(anchor[i]);
+    sum_squares += static_cast<double>(mean_delta) * static_cast<double>(mean_delta);
+  }
+  return sum_squares;
+}
+
+template <bool has_velocity, class S>
+OUTERLOOP_CLONES double step_apart_run(const S* __restrict anchor, const S* __restrict velocity, S* __restrict wire,
+                                       S* __restrict next_velocity, int64_t n, Coefficients<S> c) {
+  double sum_squares = 0;
+#pragma omp simd reduction(+ : sum_squares)
+  for (int64_t i = 0; i < n; ++i) {
+    const S mean_delta = c.inverse_weight * wire[i];
+    outer_step<has_velocity>(anchor, velocity, wire, next_velocity, i, mean_delta, c);
     sum_squares += static_cast<double>(mean_delta) * static_cast<double>(mean_delta);
   }
   return sum_squares;
@@ -140,7 +159,7 @@ OUTERLOOP_CLONES void step_run(S* __restrict anchor, S* __restrict velocity, con
                                Coefficients<S> c) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    outer_step<has_velocity>(anchor, velocity, i, mean_delta[i], c);
+    outer_step<has_velocity>(anchor, velocity, anchor, velocity, i, mean_delta[i], c);
   }
 }
 

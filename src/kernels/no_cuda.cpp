@@ -17,6 +17,7 @@ bool available() { return false; }
 
 Summary send(Params&, const Tensor&, const Tensor&, double) { refuse(); }
 void apply(Params&, const Tensor&, const Tensor&, const Tensor&, const Step&, double*) { refuse(); }
+void step_apart(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Step&, double*) { refuse(); }
 void delta(Params&, const Tensor&, const Tensor&) { refuse(); }
 void gather(Params&, const Tensor&) { refuse(); }
 void scatter(Params&, const Tensor&, double) { refuse(); }

@@ -28,6 +28,8 @@ class Backend {
   /// The sum of squares of the mean delta.
   virtual double apply(const Tensors& params, const Tensor& anchor, const Tensor& velocity, const Tensor& wire,
                        const kernels::Step& step) = 0;
+  virtual void step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Tensor& next_velocity,
+                          const kernels::Step& step, double* sum_squares) = 0;
   virtual void delta(const Tensors& params, const Tensor& anchor, const Tensor& delta) = 0;
   virtual void gather(const Tensors& params, const Tensor& flat) = 0;
   virtual void scatter(const Tensors& params, const Tensor& flat, double keep_local) = 0;

@@ -3,6 +3,7 @@
 #include <torch/types.h>
 #include <outerloop/stages.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -74,6 +75,42 @@ INSTANTIATE_TEST_SUITE_P(Params, OnCpu,
                          [](const auto& info) {
                            return info.param.size() > 1 ? "Mixed" : std::string(c10::toString(info.param[0]));
                          });
+
+TEST(StepApartOnCpu, EqualsApplyOnAnyNumberOfThreadsAndWhereWritesGoPastTheCaches) {
+  for (const int64_t n : {3 * block + 17, streamed + 13}) {
+    torch::manual_seed(7);
+    const Tensor anchor = at::randn({n}), velocity = at::randn({n}), sent = at::randn({n});
+    const Tensor expected = anchor.clone(), expected_velocity = velocity.clone();
+    FlatParams params({at::empty({n})});
+    kernels::apply(params.impl().pull(), expected, expected_velocity, sent, step);
+    std::vector<double> sums;
+    for (int threads = 1; threads <= 3; ++threads) {
+      const Threads set(threads);
+      const Tensor wire = sent.clone(), next_velocity = at::full_like(sent, NAN);
+      kernels::step_apart(anchor, velocity, wire, next_velocity, step, &sums.emplace_back());
+      ASSERT_TRUE(same_bits(wire, expected));
+      ASSERT_TRUE(same_bits(next_velocity, expected_velocity));
+      ASSERT_EQ(sums.back(), sums.front());
+    }
+  }
+}
+
+TEST(StepApartOnCpu, SumsBlockByBlockToTheBitsOfTheWhole) {
+  torch::manual_seed(7);
+  constexpr int64_t n = 5 * block + 77;
+  const Tensor anchor = at::randn({n}), velocity = at::randn({n}), wire = at::randn({n});
+  const Tensor next_velocity = at::empty({n}), sent = wire.clone();
+  double sum_squares = 0, sum_of_blocks = 0;
+  kernels::step_apart(anchor, velocity, wire, next_velocity, step, &sum_squares);
+  for (int64_t begin = 0; begin < n; begin += block) {
+    const auto part = [&](const Tensor& whole) { return whole.narrow(0, begin, std::min(block, n - begin)); };
+    double part_squares = 0;
+    kernels::step_apart(part(anchor), part(velocity), part(sent), part(next_velocity), step, &part_squares);
+    sum_of_blocks += part_squares;
+  }
+  EXPECT_EQ(sum_of_blocks, sum_squares);
+  EXPECT_TRUE(same_bits(sent, wire));
+}
 
 /// The stages themselves, against their formulas written out for one element.
 TEST(Stages, NesterovStepIsItsFormulaForEveryElement) {

@@ -153,6 +153,27 @@ TEST_F(IndexOfFlatVectors, ReachesBeyondTwoToTheThirtyFirstInAStep) {
   }
 }
 
+TEST_F(IndexOfFlatVectors, ReachesBeyondTwoToTheThirtyFirstInAStepApart) {
+  const Reserved next_velocity{far + 5};
+  for (int64_t i = far; i < far + 5; ++i) velocity[i] = 2;
+  cuda::step_apart({.type = cuda::Type::float32,
+                    .numel = far + 5,
+                    .anchor = anchor.data(),
+                    .velocity = velocity.data(),
+                    .wire = wire.data(),
+                    .next_velocity = next_velocity.data(),
+                    .inverse_weight = 0.5,
+                    .lr = 2,
+                    .momentum = 0.25,
+                    .nesterov = false,
+                    .sum = {nullptr, false}},
+                   nullptr);
+  for (int64_t i = far; i < far + 5; ++i) {
+    EXPECT_EQ(next_velocity[i], 1);
+    EXPECT_EQ(wire[i], static_cast<float>(i - far) - 2);
+  }
+}
+
 /// The whole sum is never made: that of the first block is the first of those at the end of the workspace.
 TEST_F(IndexOfFlatVectors, ReachesBeyondTwoToTheThirtyFirstInASum) {
   cuda::summarize(cuda::Type::float32, far + 5, anchor.data(), {workspace(), false}, nullptr);

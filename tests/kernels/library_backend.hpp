@@ -29,6 +29,10 @@ class LibraryBackend final : public Backend {
     kernels::apply(flat.impl().pull(), anchor, velocity, wire, step, &sum_squares);
     return sum_squares;
   }
+  void step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Tensor& next_velocity,
+                  const kernels::Step& step, double* sum_squares) override {
+    kernels::step_apart(anchor, velocity, wire, next_velocity, step, sum_squares);
+  }
   void delta(const Tensors& params, const Tensor& anchor, const Tensor& delta) override {
     FlatParams flat(params);
     kernels::delta(flat.impl().pull(), anchor, delta);

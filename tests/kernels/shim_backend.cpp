@@ -84,6 +84,23 @@ class ShimBackend final : public Backend {
     });
     return total().sum_squares;
   }
+  void step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Tensor& next_velocity,
+                  const kernels::Step& step, double* sum_squares) override {
+    begin();
+    cuda::step_apart({.type = type_of(anchor.scalar_type()),
+                      .numel = anchor.numel(),
+                      .anchor = anchor.const_data_ptr(),
+                      .velocity = velocity.defined() ? velocity.const_data_ptr() : nullptr,
+                      .wire = wire.mutable_data_ptr(),
+                      .next_velocity = velocity.defined() ? next_velocity.mutable_data_ptr() : nullptr,
+                      .inverse_weight = step.inverse_weight,
+                      .lr = step.lr,
+                      .momentum = step.momentum,
+                      .nesterov = step.nesterov,
+                      .sum = {sum_squares ? workspace() : nullptr, false}},
+                     nullptr);
+    if (sum_squares) *sum_squares = total().sum_squares;
+  }
   void delta(const Tensors& params, const Tensor& anchor, const Tensor& delta) override {
     begin();
     Tables(params).for_each([&](const cuda::Table& table, bool) {

@@ -82,5 +82,31 @@ TEST(Traffic, MovesSixteenBytesAtATimeButAtTheEndsOfTensors) {
   EXPECT_GT(odd.wide, 0.999);  // params are not aligned where the flat vectors are
 }
 
+/// A step apart without what is asked for by the sum alone.
+shim::Counters apart(at::ScalarType type, int64_t numel, bool has_velocity) {
+  testing::Backend& backend = *testing::backends()[0];
+  const auto flat = [&] { return backend.put_flat(at::zeros({numel}, type)); };
+  const Tensor anchor = flat(), wire = flat();
+  const Tensor velocity = has_velocity ? flat() : Tensor(), next_velocity = has_velocity ? flat() : Tensor();
+  shim::reset_counters();
+  backend.step_apart(anchor, velocity, wire, next_velocity, {}, nullptr);
+  return shim::counters();
+}
+
+TEST(Traffic, IsTwentyBytesForAStepApartAllOfThemSixteenAtATime) {
+  constexpr int64_t n = 100000;
+  for (const bool has_velocity : {false, true}) {
+    for (const auto type : {at::kFloat, at::kDouble}) {
+      const shim::Counters counted = apart(type, n, has_velocity);
+      const uint64_t read = (has_velocity ? 3 : 2) * n * c10::elementSize(type);
+      const uint64_t written = (has_velocity ? 2 : 1) * n * c10::elementSize(type);
+      EXPECT_EQ(counted.bytes_loaded, read);
+      EXPECT_EQ(counted.bytes_stored, written);
+      EXPECT_EQ(16 * counted.wide_accesses, read + written);
+      EXPECT_EQ(counted.launches, 1u);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace outerloop

@@ -26,6 +26,9 @@ mutant(alignment_of_the_first_flat_alone walk.cuh On/Fused.EqualsStagesWhereverE
        "nullptr, 0, [](bool first, auto...) { return first; }(is_aligned(flats)...)")
 mutant(alignment_of_the_anchor_alone walk.cuh On/Fused.StagesOneByOneEqualTheCpus/ShimForwardWithFloat
        "is_aligned(flat) && (is_aligned(others) && ...)" "is_aligned(flat)")
+mutant(alignment_of_the_next_velocity_forgotten apply.cu
+       On/StepApart.EqualsApplyWhereverEachVectorBegins/ShimForwardWithFloat
+       "args.wire, args.next_velocity), stream" "args.wire), stream")
 mutant(head_of_wrong_length walk.cuh On/Fused.EqualsStagesForTwoTensors/ShimForwardWithFloat
        "-chunk.offset & (width - 1)" "chunk.offset & (width - 1)")
 mutant(tail_off_by_one walk.cuh On/Fused.EqualsStagesForEveryTailAndHead/ShimForwardWithFloat
@@ -38,7 +41,14 @@ mutant(tail_forgotten walk.cuh On/Fused.EqualsStagesForEveryTailAndHead/ShimForw
 mutant(weight_missing send.cu On/Fused.EqualsStagesForTwoTensors/ShimForwardWithFloat
        "weight * delta;" "delta;")
 mutant(velocity_and_anchor_swapped apply.cu On/Fused.EqualsStagesForEveryMisalignment/ShimForwardWithFloat
-       "outer_step<has_velocity>(anchor, velocity," "outer_step<has_velocity>(velocity, anchor,")
+       "outer_step<has_velocity>(anchor, velocity, anchor, velocity,"
+       "outer_step<has_velocity>(velocity, anchor, velocity, anchor,")
+mutant(inverse_weight_missing apply.cu On/StepApart.IsItsFormulaOnExactData/ShimForwardWithFloat
+       "inverse_weight * mean_delta.values[i]" "mean_delta.values[i]")
+mutant(anchor_stepped_in_place apply.cu On/StepApart.EqualsApplyForEveryTail/ShimForwardWithFloat
+       "(anchor, velocity, wire, next_velocity, flat" "(anchor, velocity, const_cast<S*>(anchor), next_velocity, flat")
+mutant(velocity_stepped_in_place apply.cu On/StepApart.EqualsApplyForEveryTail/ShimForwardWithFloat
+       "(anchor, velocity, wire, next_velocity, flat" "(anchor, velocity, wire, const_cast<S*>(velocity), flat")
 mutant(params_read_in_vain apply.cu Traffic.IsTwelveAndTwentyFourBytesForFloat32
        "if constexpr (mixes) local =" "local =")
 mutant(words_of_one_element walk.cuh Traffic.MovesSixteenBytesAtATimeButAtTheEndsOfTensors
@@ -60,6 +70,8 @@ mutant(sum_never_goes_on sum.cuh On/Fused.EqualsStagesForTwoTensors/ShimForwardW
        "sum.goes_on ? plus(workspace.total, total) : total" "total")
 mutant(sum_always_goes_on sum.cuh On/Fused.SumsAreTheSameEveryTime/ShimForwardWithFloat
        "sum.goes_on ? plus(workspace.total, total) : total" "plus(workspace.total, total)")
+mutant(sum_made_though_nobody_asks apply.cu On/StepApart.EqualsApplyForEveryTail/ShimForwardWithFloat
+       "if (sum.workspace) add_up" "add_up")
 
 # ---- errors
 

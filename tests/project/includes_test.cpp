@@ -35,7 +35,7 @@ const std::vector<Rule> rules = {
     // Device code is free of torch.
     {"cuda/*", "outerloop/math.hpp outerloop/formats.hpp cuda/* cuda_runtime.h cub/*"},
 
-    {"src/kernels/cuda.cpp", "kernels/cuda.hpp cuda/launch.hpp cuda/check.hpp " + tensors},
+    {"src/kernels/cuda.cpp", "kernels/cuda.hpp kernels/here.hpp cuda/launch.hpp cuda/check.hpp " + tensors},
     {"src/kernels/*", "kernels/* outerloop/math.hpp emmintrin.h " + tensors},
 
     {"src/params/*", "params/* kernels/* outerloop/flat_params.hpp outerloop/fragments.hpp " + tensors},
