@@ -51,23 +51,6 @@ double apply_as(const Segments& params, S* anchor, S* velocity, const S* wire, i
   });
 }
 
-template <class S>
-double step_apart_as(const S* anchor, const S* velocity, S* wire, S* next_velocity, int64_t numel, const Step& step) {
-  const Coefficients<S> c = coefficients<S>(step);
-  const bool past_caches = numel >= stream_from;
-  return sum_over_blocks<double>(numel, [&](int64_t begin, int64_t end) {
-    const S* const a = anchor + begin;
-    S* const w = wire + begin;
-    if (!velocity) return step_apart_run<false>(a, velocity, w, next_velocity, end - begin, c);
-    const S* const v = velocity + begin;
-    double sum_squares = 0;
-    write_only(next_velocity + begin, end - begin, past_caches, [&](S* next, int64_t i, int64_t m) {
-      sum_squares += step_apart_run<true>(a + i, v + i, w + i, next, m, c);
-    });
-    return sum_squares;
-  });
-}
-
 }  // namespace
 
 Summary send(const Segments& params, const Tensor& anchor, const Tensor& wire, double weight, int64_t first) {
@@ -105,9 +88,15 @@ double step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wi
                   const Step& step) {
   return with_state_type(anchor, [&](auto zero) {
     using S = decltype(zero);
+    const S* a = anchor.const_data_ptr<S>();
     const S* v = velocity.defined() ? velocity.const_data_ptr<S>() : nullptr;
-    S* next = velocity.defined() ? next_velocity.mutable_data_ptr<S>() : nullptr;
-    return step_apart_as(anchor.const_data_ptr<S>(), v, wire.mutable_data_ptr<S>(), next, anchor.numel(), step);
+    S* w = wire.mutable_data_ptr<S>();
+    S* next = v ? next_velocity.mutable_data_ptr<S>() : nullptr;
+    const Coefficients<S> c = coefficients<S>(step);
+    return sum_over_blocks<double>(anchor.numel(), [&](int64_t begin, int64_t end) {
+      return v ? step_apart_run<true>(a + begin, v + begin, w + begin, next + begin, end - begin, c)
+               : step_apart_run<false>(a + begin, v, w + begin, next, end - begin, c);
+    });
   });
 }
 

@@ -6,9 +6,9 @@
 
 namespace outerloop::kernels::cpu {
 
-/// From this many elements on, what is written and not read, params in apply and the velocity in step_apart, goes past
-/// the caches: it would not be found there again anyway. (What send writes is read next, and its loop computes more per
-/// byte: there it gains nothing.)
+/// From this many elements on, apply writes params past the caches: they would not be found there again anyway. (What
+/// send writes is read next, and its loop computes more per byte: there it gains nothing. Nor does it for the velocity
+/// of step_apart, one stream in five.)
 inline constexpr int64_t stream_from = int64_t{1} << 22;
 
 /// `first`: the place of the vectors' first element in the whole, where they are a part, for the fingerprint. A
