@@ -100,7 +100,7 @@ Cost measure(int64_t numel, CountingAllocator& memory) {
         reset_peak();
         before = status("VmRSS");
       });
-      const auto comm = comm::gloo_over(store, rank, replicas, "127.0.0.1", std::chrono::minutes(5));
+      const auto comm = comm::gloo_over(store, {.rank = rank, .size = replicas});
       DiLoCoOptimizer optimizer(std::move(training.inner), comm, {});
       optimizer.sync();
       alone(rank, restart);

@@ -20,15 +20,17 @@
 #include "kernels/cpu.hpp"
 #include "params/flat_params.hpp"
 #include "report.hpp"
+#include "torchft.hpp"
 
 namespace outerloop::bench {
 namespace {
 
 constexpr int replicas = 2;
 constexpr int64_t tensors = 150;
+const int lanes = std::getenv("LANES") ? atoi(std::getenv("LANES")) : 4;
 const std::vector<int64_t> sizes{1'000'000, 10'000'000, 100'000'000};
 
-enum class Work { prepare, round, all_reduce, kernels };
+enum class Work { prepare, round, pipelined, torchft, all_reduce, kernels };
 struct Order {
   Work work;
   int64_t numel;
@@ -37,14 +39,17 @@ struct Order {
 /// One model and what is done to it, on each replica.
 class Replica {
  public:
-  Replica(std::shared_ptr<Communicator> comm, int64_t numel)
+  Replica(std::shared_ptr<Communicator> comm, std::shared_ptr<Communicator> with_lanes, int64_t numel)
       : comm_(std::move(comm)),
         params_(split(numel)),
         flat_(params_),
         anchor_(at::zeros({numel})),
         velocity_(at::zeros({numel})),
         wire_(at::zeros({numel})),
-        optimizer_(torch::optim::SGD(params_, 0.1), comm_, {}) {}
+        anchors_(views_of(anchor_)),
+        velocities_(views_of(velocity_)),
+        optimizer_(torch::optim::SGD(params_, 0.1), comm_, {}),
+        pipelined_(torch::optim::SGD(params_, 0.1), std::move(with_lanes), {}) {}
 
   void perform(Work work) {
     switch (work) {
@@ -52,6 +57,10 @@ class Replica {
         return prepare();
       case Work::round:
         return optimizer_.sync();
+      case Work::pipelined:
+        return pipelined_.sync();
+      case Work::torchft:
+        return torchft();
       case Work::all_reduce:
         return comm_->all_reduce_sum(wire_).wait();
       case Work::kernels:
@@ -68,12 +77,22 @@ class Replica {
     return params;
   }
 
+  static std::vector<Tensor> views_of(const Tensor& flat) { return flat.tensor_split(tensors); }
+
   /// Parameters move, as by inner steps; then all replicas start together.
   void prepare() {
     const at::NoGradGuard no_grad;
     at::_foreach_add_(params_, 1e-3);
     wire_.fill_(1e-3);
     comm_->all_reduce_sum(at::zeros({1})).wait();
+  }
+  void torchft() {
+    const at::NoGradGuard no_grad;
+    torchft_passes(params_, anchors_, velocities_, replicas, 0.7, 0.9, [&](const std::vector<Tensor>& deltas) {
+      std::vector<Pending> sums;
+      for (const Tensor& delta : deltas) sums.push_back(comm_->all_reduce_sum(delta));
+      for (Pending& sum : sums) sum.wait();
+    });
   }
   void kernels_alone() {
     kernels::send(flat_.impl().pull(), anchor_, wire_, 1);
@@ -85,25 +104,28 @@ class Replica {
   std::vector<Tensor> params_;
   FlatParams flat_;
   Tensor anchor_, velocity_, wire_;
-  DiLoCoOptimizer optimizer_;
+  std::vector<Tensor> anchors_, velocities_;
+  DiLoCoOptimizer optimizer_, pipelined_;
 };
 
 /// This process's replicas, made when first asked for, on both sides alike.
 class Replicas {
  public:
   Replicas(const std::string& store_file, int rank)
-      : comm_(comm::gloo_over(c10::make_intrusive<c10d::FileStore>(store_file, replicas), rank, replicas, "127.0.0.1",
-                              std::chrono::minutes(5))) {
+      : store_(c10::make_intrusive<c10d::FileStore>(store_file, replicas)),
+        comm_(comm::gloo_over(store_, {.rank = rank, .size = replicas})),
+        with_lanes_(comm::gloo_over(store_, {.rank = rank, .size = replicas, .lanes = lanes})) {
     at::set_num_threads(std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / replicas));
   }
   void perform(Order order) {
     auto& replica = made_[order.numel];
-    if (!replica) replica = std::make_unique<Replica>(comm_, order.numel);
+    if (!replica) replica = std::make_unique<Replica>(comm_, with_lanes_, order.numel);
     replica->perform(order.work);
   }
 
  private:
-  std::shared_ptr<Communicator> comm_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<Communicator> comm_, with_lanes_;
   std::map<int64_t, std::unique_ptr<Replica>> made_;
 };
 
@@ -134,6 +156,7 @@ std::string name(const char* what, int64_t numel) {
 }
 
 void summary(const Medians& seconds) {
+  for (const int64_t numel : sizes) if (seconds.contains(name("round", numel))) std::printf("%lld: round %.1f pipelined %.1f torchft %.1f allreduce %.1f kernels %.1f\n", (long long)numel, 1e3*seconds.at(name("round", numel)), 1e3*seconds.at(name("pipelined", numel)), 1e3*seconds.at(name("torchft", numel)), 1e3*seconds.at(name("all_reduce", numel)), 1e3*seconds.at(name("kernels", numel)));
   std::printf(
       "A round over Gloo on loopback, %d processes, %lld tensors; target: at most 1.15 x (all-reduce + kernels)\n",
       replicas, static_cast<long long>(tensors));
@@ -160,6 +183,8 @@ int lead(int argc, char** argv, const std::string& store_file, int orders) {
   };
   for (const int64_t numel : sizes) {
     add("round", Work::round, numel);
+    add("pipelined", Work::pipelined, numel);
+    add("torchft", Work::torchft, numel);
     add("all_reduce", Work::all_reduce, numel);
     add("kernels", Work::kernels, numel);
   }

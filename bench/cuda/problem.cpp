@@ -126,17 +126,7 @@ void Problem::composition() {
 }
 
 void Problem::torchft() {
-  std::vector<Tensor> delta, local;
-  for (size_t i = 0; i < params_.size(); ++i) delta.push_back(anchors_[i] - params_[i]);
-  for (const Tensor& of : delta) of.div_(replicas);
-  for (const Tensor& param : params_) local.push_back(param.clone());
-  for (size_t i = 0; i < params_.size(); ++i) params_[i].copy_(anchors_[i]);
-  at::_foreach_mul_(velocities_, momentum);
-  at::_foreach_add_(velocities_, delta);
-  at::_foreach_add_(delta, velocities_, momentum);
-  at::_foreach_add_(params_, delta, -lr);
-  for (size_t i = 0; i < params_.size(); ++i) anchors_[i].copy_(params_[i].clone());
-  for (size_t i = 0; i < params_.size(); ++i) params_[i].lerp_(local[i], 0.0);
+  torchft_passes(params_, anchors_, velocities_, replicas, lr, momentum, [](const std::vector<Tensor>&) {});
 }
 
 bool Problem::agrees(const Expected& expected, double tolerance, bool on_cpu) const {

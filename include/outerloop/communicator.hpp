@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace outerloop {
 
@@ -41,6 +42,10 @@ class Communicator {
   virtual Pending all_gather(Tensor rows,
                              Tensor flat) = 0;           ///< rows[r] <- flat of rank r; rows is [size(), flat.numel()]
   virtual Pending broadcast(Tensor flat, int root) = 0;  ///< flat <- flat of root
+  /// Groups of the same replicas whose collectives may be under way while this one's and each other's are. They live as
+  /// long as this one, are used from the same thread, and fail together. Rounds over a group that has lanes are
+  /// pipelined: see Rendezvous.
+  virtual std::vector<std::shared_ptr<Communicator>> lanes() { return {}; }
 };
 
 /// How long a collective, or the meeting of all ranks, may take before it fails with CommError.
@@ -52,6 +57,11 @@ struct Rendezvous {
   std::string host = "127.0.0.1";  ///< where rank 0 listens
   uint16_t port = 29500;
   std::chrono::milliseconds timeout = default_timeout;
+  /// In [0, 64], the same on every rank. With lanes, the wire of a round goes in pieces, several at a time, and pieces
+  /// are formed and stepped while others travel. That takes a second vector of velocities, 4 bytes per parameter. Over
+  /// Gloo each lane has connections of its own; over NCCL all pieces take turns on one communicator, whatever the
+  /// number. With two replicas the bits are those of 0; with more, sums may be added up in another order.
+  int lanes = 0;
 };
 
 /// The group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them (its agent's store is
@@ -59,8 +69,8 @@ struct Rendezvous {
 /// every rank has a GPU of its own, else over Gloo on all of them; device() tells. A rank's GPU is number LOCAL_RANK,
 /// or RANK if that is not set, of those that its process sees; it has none if there are fewer, or if its program does
 /// not link outerloop::cuda. Where each process sees one GPU, all its own, set LOCAL_RANK to 0. Collective: returns
-/// when all ranks have come, throws CommError when they have not within `timeout`.
-std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout = default_timeout);
+/// when all ranks have come, throws CommError when they have not within `timeout`. `lanes` as in Rendezvous.
+std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout = default_timeout, int lanes = 0);
 
 /// A group over Gloo (TCP). GLOO_SOCKET_IFNAME names the network interface to use. Collective, as connect_from_env.
 /// Several groups on different threads of one process need TORCH_FR_BUFFER_SIZE=0 in its environment: libtorch's record

@@ -8,6 +8,8 @@
 
 #include "comm/message.hpp"
 
+#include <algorithm>
+
 namespace outerloop {
 
 namespace {
@@ -15,29 +17,36 @@ namespace {
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
-/// The group, until the first failure or the end, and how it is parted from; shared with the operations in flight.
+/// A group and its lanes, until the first failure or the end, and how they are parted from; shared with the operations
+/// in flight.
 class Link {
  public:
-  Link(Group group, comm::Part part) : group_(std::move(group)), part_(std::move(part)) {}
+  Link(std::vector<Group> groups, comm::Part part) : groups_(std::move(groups)), part_(std::move(part)) {}
   Link(const Link&) = delete;
   ~Link() { part(comm::Parting::healthy); }
 
-  c10d::ProcessGroup& group() const {
-    if (!group_) throw CommError("the group is unusable since an earlier failure: " + failure_);
-    return *group_;
+  c10d::ProcessGroup& group(size_t number) const {
+    if (groups_.empty()) throw CommError("the group is unusable since an earlier failure: " + failure_);
+    return *groups_[number];
   }
   [[noreturn]] void fail(const std::string& message) {
-    if (group_) failure_ = message;
+    if (!groups_.empty()) failure_ = message;
     part(comm::Parting::failed);
     throw CommError(message);
   }
 
  private:
   void part(comm::Parting how) noexcept {
-    if (Group group = std::exchange(group_, {})) std::exchange(part_, {})(std::move(group), how);
+    std::vector<Group> groups = std::exchange(groups_, {});
+    while (!groups.empty()) {
+      Group group = std::move(groups.back());
+      groups.pop_back();
+      const bool again = std::find(groups.begin(), groups.end(), group) != groups.end();
+      if (part_ && !again) part_(std::move(group), how);
+    }
   }
 
-  Group group_;
+  std::vector<Group> groups_;
   comm::Part part_;
   std::string failure_;
 };
@@ -57,14 +66,15 @@ std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group, at::Device devic
 /// the failure at once.
 class C10dCommunicator final : public Communicator {
  public:
-  C10dCommunicator(Group group, at::Device device, comm::Part part)
-      : rank_(group->getRank()),
-        size_(group->getSize()),
+  C10dCommunicator(std::shared_ptr<Link> link, size_t number, at::Device device)
+      : rank_(link->group(number).getRank()),
+        size_(link->group(number).getSize()),
         device_(device),
         // c10d's wait() for a GPU returns at once, the reduction neither done nor known to succeed, unless it is given
         // a time: then it waits for both, and aborts an operation that takes longer.
-        patience_(device.is_cpu() ? kNoTimeout : timeout_of(*group, device)),
-        link_(std::make_shared<Link>(std::move(group), std::move(part))) {}
+        patience_(device.is_cpu() ? kNoTimeout : timeout_of(link->group(number), device)),
+        link_(std::move(link)),
+        number_(number) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -74,7 +84,7 @@ class C10dCommunicator final : public Communicator {
     check(flat, "all_reduce_sum");
     return start("all_reduce_sum", flat, [this, flat] {
       std::vector<Tensor> tensors{flat};  // exactly one: a vector of several would be summed together
-      return link_->group().allreduce(tensors, {.reduceOp = c10d::ReduceOp::SUM});
+      return group().allreduce(tensors, {.reduceOp = c10d::ReduceOp::SUM});
     });
   }
 
@@ -86,7 +96,7 @@ class C10dCommunicator final : public Communicator {
                 flat.sizes());
     return start("all_gather", flat, [this, rows, flat]() mutable {
       Tensor out = rows.view(-1), in = flat.view(-1);
-      return link_->group()._allgather_base(out, in);
+      return group()._allgather_base(out, in);
     });
   }
 
@@ -97,11 +107,16 @@ class C10dCommunicator final : public Communicator {
       std::vector<Tensor> tensors{flat};
       c10d::BroadcastOptions options;
       options.rootRank = root;
-      return link_->group().broadcast(tensors, options);
+      return group().broadcast(tensors, options);
     });
   }
 
+  std::vector<std::shared_ptr<Communicator>> lanes() override { return lanes_; }
+  void add_lane(std::shared_ptr<Communicator> lane) { lanes_.push_back(std::move(lane)); }
+
  private:
+  c10d::ProcessGroup& group() const { return link_->group(number_); }
+
   void check(const Tensor& tensor, const char* operation) const {
     TORCH_CHECK(
         tensor.defined() && tensor.device() == device_ && tensor.is_contiguous(), operation,
@@ -111,7 +126,7 @@ class C10dCommunicator final : public Communicator {
 
   template <class Begin>
   Pending start(const char* operation, const Tensor& tensor, Begin begin) {
-    link_->group();  // or throw
+    group();  // or throw
     const at::NoGradGuard no_grad;
     const std::string what = c10::str(operation, " of ", tensor.nbytes(), " bytes on rank ", rank_, " of ", size_);
     const auto fail = [link = link_, what](const std::exception& error) {
@@ -135,7 +150,9 @@ class C10dCommunicator final : public Communicator {
   const int rank_, size_;
   const at::Device device_;
   const std::chrono::milliseconds patience_;
-  const std::shared_ptr<Link> link_;  ///< shared with the operations in flight
+  const std::shared_ptr<Link> link_;  ///< shared with the lanes and the operations in flight
+  const size_t number_;               ///< of its group there
+  std::vector<std::shared_ptr<Communicator>> lanes_;
 };
 
 /// "cuda" is the current one.
@@ -146,13 +163,19 @@ at::Device with_index(at::Device device) {
 
 }  // namespace
 
-std::shared_ptr<Communicator> comm::over_c10d(Group group, at::Device device, Part part) {
-  TORCH_CHECK(group, "from_c10d: the process group is null");
-  return std::make_shared<C10dCommunicator>(std::move(group), with_index(device), std::move(part));
+std::shared_ptr<Communicator> comm::over_c10d(std::vector<Group> groups, at::Device device, Part part) {
+  const size_t count = groups.size();
+  const auto link = std::make_shared<Link>(std::move(groups), std::move(part));
+  const auto whole = std::make_shared<C10dCommunicator>(link, 0, with_index(device));
+  for (size_t lane = 1; lane < count; ++lane) {
+    whole->add_lane(std::make_shared<C10dCommunicator>(link, lane, with_index(device)));
+  }
+  return whole;
 }
 
 std::shared_ptr<Communicator> from_c10d(Group group, at::Device device) {
-  return comm::over_c10d(std::move(group), device, [](Group, comm::Parting) {});
+  TORCH_CHECK(group, "from_c10d: the process group is null");
+  return comm::over_c10d({std::move(group)}, device);
 }
 
 }  // namespace outerloop

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include <outerloop/c10d.hpp>
 
@@ -12,7 +13,9 @@ enum class Parting { healthy, failed };
 /// and all its Pendings are gone. Must not throw.
 using Part = std::function<void(c10::intrusive_ptr<c10d::ProcessGroup>, Parting)>;
 
-/// from_c10d, for a group that is parted from by `part` instead of being let go of.
-std::shared_ptr<Communicator> over_c10d(c10::intrusive_ptr<c10d::ProcessGroup> group, at::Device device, Part part);
+/// from_c10d of the first of `groups`; the others are its lanes. Each is parted from by `part`, where there is one,
+/// instead of being let go of; one that is there several times, once.
+std::shared_ptr<Communicator> over_c10d(std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> groups, at::Device device,
+                                        Part part = nullptr);
 
 }  // namespace outerloop::comm

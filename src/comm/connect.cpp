@@ -29,6 +29,8 @@ void check(const Rendezvous& at) {
   TORCH_CHECK(at.size >= 1, "size must be >= 1, got ", at.size);
   TORCH_CHECK(at.rank >= 0 && at.rank < at.size, "rank must be in [0, size), got rank ", at.rank, " of size ", at.size);
   TORCH_CHECK(!at.host.empty(), "host must not be empty");
+  constexpr int most_lanes = 64;  // connections for each are made between all ranks
+  TORCH_CHECK(at.lanes >= 0 && at.lanes <= most_lanes, "lanes must be in [0, ", most_lanes, "], got ", at.lanes);
   constexpr std::chrono::hours longest{24 * 365};  // clocks of libtorch overflow some centuries later
   TORCH_CHECK(at.timeout.count() > 0 && at.timeout <= longest, "timeout must be positive and at most a year, got ",
               at.timeout.count(), " ms");
@@ -75,9 +77,7 @@ Store meet(const Rendezvous& at, const Deadline& end, bool serve, const std::str
     try {
       const Store store = open_store(at, serve, prefix, end.left());
       reached = true;
-      return comm::within(end.left(), [=, rank = at.rank, size = at.size, left = end.left()] {
-        return comm::own_keys(store, rank, size, left);
-      });
+      return comm::within(end.left(), [=, left = end.left()] { return comm::own_keys(store, at, left); });
     } catch (const CommError&) {
       throw;  // the others were met, and come to something else
     } catch (const std::exception& error) {
@@ -134,7 +134,7 @@ std::shared_ptr<Communicator> connect_gloo(const Rendezvous& at) {
   if (at.size == 1) return connect_alone();
   const Deadline end(at.timeout);
   const Store keys = meet(at, end, at.rank == 0);
-  return comm::gloo_over(keys, at.rank, at.size, at.host, at.timeout, end.left());
+  return comm::gloo_over(keys, at, end.left());
 }
 
 std::shared_ptr<Communicator> connect_nccl(const Rendezvous& at, int cuda_device) {
@@ -143,10 +143,10 @@ std::shared_ptr<Communicator> connect_nccl(const Rendezvous& at, int cuda_device
   if (at.size == 1) return connect_alone();
   const Deadline end(at.timeout);
   const Store keys = meet(at, end, at.rank == 0);
-  return comm::nccl_over(keys, at.rank, at.size, cuda_device, at.timeout, end.left());
+  return comm::nccl_over(keys, at, cuda_device, end.left());
 }
 
-std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout) {
+std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout, int lanes) {
   constexpr int64_t most_ranks = 1 << 20;
   const auto size = env_integer("WORLD_SIZE", 1, most_ranks);
   const auto rank = env_integer("RANK", 0, size.value_or(most_ranks) - 1);
@@ -159,7 +159,8 @@ std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout
   const auto port = env_integer("MASTER_PORT", 1, 65535);
   TORCH_CHECK(host && *host, "MASTER_ADDR is not set: the host name or address of rank 0");
   TORCH_CHECK(port, "MASTER_PORT is not set: the port at which rank 0 listens");
-  const Rendezvous at{static_cast<int>(*rank), static_cast<int>(*size), host, static_cast<uint16_t>(*port), timeout};
+  const Rendezvous at{
+      static_cast<int>(*rank), static_cast<int>(*size), host, static_cast<uint16_t>(*port), timeout, lanes};
   check(at);
   const auto gpu = own_gpu(at.rank);
 
@@ -172,9 +173,9 @@ std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout
   const Store keys =
       meet(at, end, !agent_serves && at.rank == 0, restarts ? c10::str("restart/", *restarts) : std::string());
   if (all_have_gpus(keys, at, end, gpu.has_value())) {
-    return comm::nccl_over(keys, at.rank, at.size, *gpu, at.timeout, end.left());
+    return comm::nccl_over(keys, at, *gpu, end.left());
   }
-  return comm::gloo_over(keys, at.rank, at.size, at.host, at.timeout, end.left());
+  return comm::gloo_over(keys, at, end.left());
 }
 
 }  // namespace outerloop

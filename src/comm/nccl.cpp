@@ -25,19 +25,19 @@ struct Joined {
   c10::intrusive_ptr<c10d::Store> keys;  ///< the group's own
 };
 
-Joined join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, at::Device device,
-            std::chrono::milliseconds timeout, std::chrono::milliseconds joining) {
+Joined join(const c10::intrusive_ptr<c10d::Store>& store, const Rendezvous& at, at::Device device,
+            std::chrono::milliseconds joining) {
   const c10::cuda::CUDAGuard guard(device);
-  const auto keys = own_keys(store, rank, size, joining);
+  const auto keys = own_keys(store, at, joining);
   auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = timeout;
+  options->timeout = at.timeout;
   const auto backend = [&] {
     const NcclEnvironment failures_are_exceptions;
-    return c10::make_intrusive<c10d::ProcessGroupNCCL>(keys, rank, size, options);
+    return c10::make_intrusive<c10d::ProcessGroupNCCL>(keys, at.rank, at.size, options);
   }();
   // All ranks meet now. At first use they would have to come to their groups in the same order, or wait for each other.
   backend->eagerConnectSingleDevice(device);
-  const auto group = c10::make_intrusive<c10d::ProcessGroup>(keys, rank, size);
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(keys, at.rank, at.size);
   group->setBackend(at::kCUDA, c10d::ProcessGroup::BackendType::NCCL, backend);
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
   return {group, keys};
@@ -97,23 +97,24 @@ void check_nccl_device(int cuda_device) {
               count, " GPUs");
 }
 
-std::shared_ptr<Communicator> nccl_over(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int cuda_device,
-                                        std::chrono::milliseconds timeout,
+std::shared_ptr<Communicator> nccl_over(c10::intrusive_ptr<c10d::Store> store, const Rendezvous& at, int cuda_device,
                                         std::optional<std::chrono::milliseconds> joining) {
   check_nccl_device(cuda_device);
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(cuda_device));
-  const std::chrono::milliseconds limit = joining.value_or(timeout);
+  const std::chrono::milliseconds limit = joining.value_or(at.timeout);
   try {
-    const auto joined = within(limit, [=] { return join(store, rank, size, device, timeout, limit); });
-    return over_c10d(joined.group, device, [keys = joined.keys, timeout](Group group, Parting parting) {
+    const auto joined = within(limit, [=] { return join(store, at, device, limit); });
+    // Its operations run on a stream of its own, one after the other: pieces overlap with the kernels, not each other.
+    const std::vector<Group> groups(1 + at.lanes, joined.group);
+    return over_c10d(groups, device, [keys = joined.keys, timeout = at.timeout](Group group, Parting parting) {
       part(std::move(group), keys, parting, timeout);
     });
   } catch (const std::exception& error) {
-    throw CommError(
-        c10::str("rank ", rank, " of ", size, " could not join its NCCL group on ", device, " within ", timeout.count(),
-                 " ms (each rank needs a GPU of its own, else use connect_gloo; NCCL_SOCKET_IFNAME names the "
-                 "network interface to use, NCCL_DEBUG=INFO tells more): ",
-                 message_of(error)));
+    throw CommError(c10::str(
+        "rank ", at.rank, " of ", at.size, " could not join its NCCL group on ", device, " within ", at.timeout.count(),
+        " ms (each rank needs a GPU of its own, else use connect_gloo; NCCL_SOCKET_IFNAME names the "
+        "network interface to use, NCCL_DEBUG=INFO tells more): ",
+        message_of(error)));
   }
 }
 

@@ -16,9 +16,8 @@ void check_nccl_device(int cuda_device);
 
 /// An NCCL group whose ranks meet over `store`, which serves several groups (see serial.hpp) and is kept until the
 /// group goes. Its communicator is its own, and complete when this returns. All come within `joining`; by
-/// itself, that is the group's `timeout`.
-std::shared_ptr<Communicator> nccl_over(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int cuda_device,
-                                        std::chrono::milliseconds timeout,
+/// itself, that is at.timeout. Its lanes are the group itself.
+std::shared_ptr<Communicator> nccl_over(c10::intrusive_ptr<c10d::Store> store, const Rendezvous& at, int cuda_device,
                                         std::optional<std::chrono::milliseconds> joining = {});
 
 }  // namespace outerloop::comm

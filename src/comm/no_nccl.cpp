@@ -17,7 +17,7 @@ namespace {
 
 int nccl_devices() { return 0; }
 void check_nccl_device(int) { refuse(); }
-std::shared_ptr<Communicator> nccl_over(c10::intrusive_ptr<c10d::Store>, int, int, int, std::chrono::milliseconds,
+std::shared_ptr<Communicator> nccl_over(c10::intrusive_ptr<c10d::Store>, const Rendezvous&, int,
                                         std::optional<std::chrono::milliseconds>) {
   refuse();
 }

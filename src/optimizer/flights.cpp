@@ -8,12 +8,15 @@
 
 namespace outerloop {
 
-void OuterLoopOptimizer::Impl::send(size_t fragment, const Groups& groups) {
+void OuterLoopOptimizer::Impl::send(size_t fragment, const Groups& groups, bool lands_at_once) {
   if (!fragments->holds(optimizer::trainable(groups))) follow_parameters(groups);
   in_callback = true;
   const auto over = c10::make_scope_exit([this] { in_callback = false; });
+  round::Fragment& sent = (*fragments)[fragment];
   flights.push_back(
-      round::send((*fragments)[fragment], fragment, terms(), optimizer::without_grad(groups), exchange.size()));
+      lands_at_once && round::pipelined(sent, exchange, *rule)
+          ? round::pipeline(sent, fragment, terms(), optimizer::without_grad(groups), exchange, on_mismatch())
+          : round::send(sent, fragment, terms(), optimizer::without_grad(groups), exchange.size()));
 }
 
 /// The courier takes it from here.
@@ -28,6 +31,7 @@ void OuterLoopOptimizer::Impl::give_back(round::Flight flight) {
   round::Fragment& fragment = (*fragments)[flight.fragment];
   fragment.give_back(std::move(flight.wires));
   if (!flight.share.wires.empty()) fragment.give_back(std::move(flight.share.wires));
+  if (!flight.stepped.velocities.empty()) fragment.give_back(std::move(flight.stepped.velocities));
 }
 
 /// Whether a round is to be applied after this step.
@@ -47,10 +51,10 @@ void OuterLoopOptimizer::Impl::land(const round::Share* newest) {
     const auto begin = std::chrono::steady_clock::now();
     if (flight.arrived.valid()) {
       flight.arrived.get();
-    } else {
+    } else if (!flight.travelled) {
       round::travel(flight, exchange, on_mismatch());
     }
-    flight.report.reduce_wait = std::chrono::steady_clock::now() - begin;
+    flight.report.reduce_wait += std::chrono::steady_clock::now() - begin;
     flight.report.staleness = inner_step - flight.report.inner_step;
     if (flight.verdict.action == round::Verdict::Action::repair) wait_for_courier();
     return round::land(flight, fragment, exchange, terms(), newest);

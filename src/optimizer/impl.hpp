@@ -11,6 +11,7 @@
 #include "optimizer/schedule.hpp"
 #include "round/courier.hpp"
 #include "round/fragments.hpp"
+#include "round/pipeline.hpp"
 #include "round/round.hpp"
 
 namespace outerloop {
@@ -41,7 +42,7 @@ struct OuterLoopOptimizer::Impl {
   void agree(const Groups& groups);
   void follow_parameters(const Groups& groups);
   void advance(const Groups& groups);
-  void send(size_t fragment, const Groups& groups);
+  void send(size_t fragment, const Groups& groups, bool lands_at_once);
   void depart(round::Flight& flight);
   void give_back(round::Flight flight);
   bool due() const;
@@ -55,7 +56,7 @@ struct OuterLoopOptimizer::Impl {
   round::Terms terms() const { return {*rule, sync, description, streaming, inner_step}; }
   /// Anchors of eager replicas differ; where they are compared, at sync(), it is to make them one.
   OnMismatch on_mismatch() const { return streaming.eager ? OnMismatch::repair : sync.on_mismatch; }
-  std::string describe(const Groups& groups) const;
+  std::string describe(const Groups& groups, const round::Exchange& with) const;
   checkpoint::Snapshot snapshot(const Groups& groups, const round::Fragments& of) const;
 };
 

@@ -44,13 +44,13 @@ OuterLoopOptimizer::OuterLoopOptimizer(OuterLoopOptimizer&&) noexcept = default;
 OuterLoopOptimizer& OuterLoopOptimizer::operator=(OuterLoopOptimizer&&) noexcept = default;
 OuterLoopOptimizer::~OuterLoopOptimizer() = default;
 
-std::string OuterLoopOptimizer::Impl::describe(const Groups& groups) const {
+std::string OuterLoopOptimizer::Impl::describe(const Groups& groups, const round::Exchange& with) const {
   return c10::str("library outerloop ", version, "\nsync_every ", sync_every, "\nouter rule ", rule->describe(),
                   "\nfragments ", streaming.fragments.describe(), "\ndelay ", streaming.delay, "\nkeep_local ",
                   exact(streaming.keep_local), streaming.eager ? ", eager" : "", "\nstart ", name(sync.start),
                   "\non_abort ", sync.on_abort == OnAbort::rollback ? "rollback" : "keep_local", "\non_mismatch ",
-                  sync.on_mismatch == OnMismatch::repair ? "repair" : "fail", "\n",
-                  optimizer::parameters(groups).size(), " parameters\n", optimizer::describe(groups, sync.names),
+                  sync.on_mismatch == OnMismatch::repair ? "repair" : "fail", "\nlanes ", with.group()->lanes().size(),
+                  "\n", optimizer::parameters(groups).size(), " parameters\n", optimizer::describe(groups, sync.names),
                   optimizer::describe_devices(groups, sync.anchor_device));
 }
 
@@ -69,7 +69,7 @@ std::optional<round::Fragments> OuterLoopOptimizer::Impl::grown_for(const Groups
 /// The replicas have agreed on these groups.
 void OuterLoopOptimizer::Impl::take_up(const Groups& groups, round::Fragments state) {
   fragments.emplace(std::move(state));
-  description = round::Description(describe(groups));
+  description = round::Description(describe(groups, exchange));
   for (const Tensor& param : optimizer::parameters(groups)) met.insert(param.unsafeGetTensorImpl());
   if (!optimizer::same_tensors(groups, inner->param_groups())) optimizer::hand_on_parameters(groups, *inner);
 }
@@ -80,7 +80,7 @@ void OuterLoopOptimizer::Impl::agree(const Groups& groups) {
     if (!met.contains(param.unsafeGetTensorImpl())) fresh.push_back(param);
   }
   const int64_t rounds = fragments ? fragments->rounds() : 0;
-  round::agree(exchange, round::Description(describe(groups)), fresh, sync, inner_step, rounds);
+  round::agree(exchange, round::Description(describe(groups, exchange)), fresh, sync, inner_step, rounds);
   take_up(groups, fragments_of(groups));
 }
 
@@ -142,7 +142,7 @@ void OuterLoopOptimizer::sync() {
   impl_->recovering(param_groups_, [&] {
     impl_->land_all();
     for (size_t f = 0; f < impl_->fragments->size(); ++f) {
-      impl_->send(f, param_groups_);
+      impl_->send(f, param_groups_, true);
       impl_->land();
     }
   });
@@ -159,7 +159,7 @@ void OuterLoopOptimizer::Impl::advance(const Groups& groups) {
   if (!fragment && !due()) return;
   const at::NoGradGuard no_grad;
   recovering(groups, [&] {
-    if (fragment) send(*fragment, groups);
+    if (fragment) send(*fragment, groups, streaming.delay == 0);
     const bool eager = fragment && streaming.eager;
     if (eager) round::keep_share(flights.back(), (*fragments)[*fragment]);
     if (fragment && streaming.delay > 0) depart(flights.back());

@@ -23,7 +23,7 @@ void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm, con
   // Parameters that were about to join when the group failed may have done so on other replicas: they join here.
   std::optional<round::Fragments> grown = grown_for(groups);
   round::Fragments& all = grown ? *grown : *fragments;
-  const round::Description now(describe(groups));
+  round::Description now(describe(groups, next));
   round::Header mine = round::header(round::Talk::reconnect, terms(), all.rounds(), 0);
   mine.description = now.digest;
   mine.fingerprint = all.fingerprint();
@@ -36,9 +36,10 @@ void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm, con
   if (mine.round != leader.round || mine.fingerprint != leader.fingerprint) {
     for (round::Fragment& fragment : all.each()) fragment.rollback();
   }
+  exchange = std::move(next);
+  description = std::move(now);
   if (grown) take_up(groups, std::move(*grown));
   inner_step = leader.inner_step;
-  exchange = std::move(next);
 }
 
 // ---- checkpoints ----

@@ -10,8 +10,6 @@
 #include <iterator>
 #include <optional>
 
-#include "outer/recurrence.hpp"
-
 namespace outerloop::round {
 
 namespace {
@@ -49,6 +47,10 @@ std::vector<OuterState> stepped(const std::vector<Bucket>& buckets, const Wires&
 
 }  // namespace
 
+kernels::Step fused_step(const Recurrence& rule, double inverse_weight, double keep_local) {
+  return {inverse_weight, rule.lr, rule.momentum, rule.nesterov, keep_local};
+}
+
 std::vector<FlatParams> split(const std::vector<ParamSlice>& slices) {
   std::vector<at::Device> devices;
   for (const auto& [param, label, first, numel] : slices) {
@@ -65,14 +67,6 @@ std::vector<FlatParams> split(const std::vector<ParamSlice>& slices) {
     }
   }
   return parts;
-}
-
-void reduce(const Wires& wires, Exchange& exchange) {
-  RECORD_FUNCTION("outerloop::reduce", {});
-  if (exchange.size() == 1) return;
-  std::vector<Pending> sums;
-  for (const Tensor& wire : wires) sums.push_back(exchange.from(wire.device()).all_reduce_sum(wire));
-  for (Pending& sum : sums) sum.wait();
 }
 
 at::Device state_device(const FlatParams& params, const std::optional<at::Device>& anchor_device) {
@@ -129,9 +123,9 @@ void Fragment::apply(const Wires& wires, const OuterRule& rule, double inverse_w
     double part = 0;
     double* const squares = sum_squares ? &part : nullptr;
     if (fused) {
-      const kernels::Step step{inverse_weight, fused->lr, fused->momentum, fused->nesterov, keep_local};
       const Tensor velocity = bucket.state.slots.empty() ? Tensor() : bucket.state.slots[0];
-      kernels::apply(params, bucket.state.anchor, velocity, wires[i], step, squares);
+      kernels::apply(params, bucket.state.anchor, velocity, wires[i], fused_step(*fused, inverse_weight, keep_local),
+                     squares);
     } else {
       bucket.state.anchor = states[i].anchor;
       bucket.state.slots = states[i].slots;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/kernels.hpp"
+#include "outer/recurrence.hpp"
 #include "params/flat_params.hpp"
 #include "round/exchange.hpp"
 
@@ -21,6 +22,24 @@ struct Bucket {
 /// not.
 using Wires = std::vector<Tensor>;
 
+/// A stretch of a bucket's vectors that travels by itself.
+struct Piece {
+  size_t bucket;
+  int64_t offset;
+  FlatParams params;
+  Tensor of(const Tensor& flat) const { return flat.narrow(0, offset, params.numel()); }
+};
+
+/// What pieces were stepped into: anchors are in the wires then.
+struct Stepped {
+  Wires velocities = {};   ///< undefined without momentum
+  double sum_squares = 0;  ///< of the mean delta, if asked for
+  bool whole = false;      ///< all pieces, and the round commits
+};
+
+/// How the kernels step.
+kernels::Step fused_step(const Recurrence& rule, double inverse_weight, double keep_local);
+
 /// The outer state of a set of parameters, and the three verbs of a round on it. float64 parameters have a bucket of
 /// their own, as a float32 delta would cost them half their digits.
 class Fragment {
@@ -30,11 +49,20 @@ class Fragment {
 
   Wires take_wires();           ///< of an earlier round, if any were given back
   void give_back(Wires wires);  ///< when nothing uses them any more
+  Wires take_velocities();      ///< the same for those of pieces; undefined ones without momentum
 
   kernels::Summary send(const Wires& wires, double weight);  ///< params -> delta -> wire
   /// wire -> anchor -> params. The sum of squares of the mean delta goes to `sum_squares` unless that is null; then
   /// work on a GPU may still go on when this returns, ordered before what its current stream is given next.
   void apply(const Wires& wires, const OuterRule& rule, double inverse_weight, double keep_local, double* sum_squares);
+
+  /// The same piece by piece, which all travel by themselves: send; step the sum aside, wire <- anchor after the outer
+  /// step; take what all pieces were stepped into.
+  std::vector<Piece>& pieces();
+  kernels::Summary send(Piece& piece, const Wires& wires, double weight);
+  void step(const Piece& piece, const Wires& wires, Stepped& stepped, const kernels::Step& step, bool wants_norm) const;
+  void take(Wires& wires, Stepped& stepped, double keep_local);
+
   void rollback();                                                       ///< params <- anchor
   std::vector<OuterState> state_of(Exchange& exchange, int root) const;  ///< copies of root's; of each bucket
   void take(std::vector<OuterState> states);                             ///< anchor, slots <- these
@@ -50,13 +78,17 @@ class Fragment {
  private:
   std::vector<Bucket> buckets_;
   std::vector<Wires> spare_;
+  std::vector<Piece> pieces_;  ///< made when they are first asked for
   int64_t rounds_ = 0;
 };
 
 /// The fingerprint of several vectors, one after the other.
 inline uint64_t joined(uint64_t before, uint64_t next) { return 31 * before + next; }
 
-void reduce(const Wires& wires, Exchange& exchange);  ///< wire -> sum over ranks of wire
+/// wire -> sum over ranks of wire. In pieces, if the group has lanes.
+void reduce(const Wires& wires, Exchange& exchange);
+/// The same for piece `number`, which may be in flight with others.
+Pending reduce(const Tensor& piece, size_t number, Exchange& exchange);
 
 /// Where anchor, slots and wire of these parameters are.
 at::Device state_device(const FlatParams& params, const std::optional<at::Device>& anchor_device);

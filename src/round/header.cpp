@@ -18,6 +18,8 @@ const char* name(Talk talk) {
       return "agreeing on parameters";
     case Talk::round:
       return "in a round";
+    case Talk::close:
+      return "at the end of a round";
     case Talk::reconnect:
       return "reconnecting";
   }

@@ -1,43 +1,8 @@
 #pragma once
 
-#include <outerloop/outer_loop.hpp>
-
-#include <exception>
-#include <future>
-#include <string>
-#include <vector>
-
-#include "round/exchange.hpp"
-#include "round/fragment.hpp"
-#include "round/share.hpp"
-#include "round/start.hpp"
+#include "round/flight.hpp"
 
 namespace outerloop::round {
-
-/// What a round needs to know besides the fragment.
-struct Terms {
-  const OuterRule& rule;
-  const SyncOptions& sync;
-  const Description& description;
-  const Streaming& streaming;
-  int64_t inner_step;
-};
-
-/// A round between its send and its apply.
-struct Flight {
-  size_t fragment = 0;  ///< its number
-  SyncReport report = {};
-  Header header = {};
-  std::exception_ptr error = {};  ///< thrown by a callback here; the round aborts on all replicas
-  std::string text = {};          ///< the error's, or else the description
-  Wires wires = {};
-  Share share = {};  ///< of eager replicas
-  Verdict verdict = {};
-  std::future<void> arrived = {};  ///< when a courier travels
-};
-
-/// Header of this replica in its present state, for a conversation about `talk` after `rounds` rounds of `elements`.
-Header header(Talk talk, const Terms& terms, int64_t rounds, int64_t elements);
 
 /// A round is these three, one after the other. On every rank it commits or aborts, with the same reason; if a callback
 /// throws, it aborts everywhere and the exception goes on here, at land.

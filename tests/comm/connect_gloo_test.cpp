@@ -78,7 +78,7 @@ TEST(ConnectGloo, OfRanksThatWereToldDifferentSizesNamesThem) {
       connect_gloo({.rank = rank, .size = 2 + rank, .port = port, .timeout = 20s});
       ADD_FAILURE() << "nothing was thrown";
     } catch (const CommError& error) {
-      EXPECT_TRUE(says(error.what(), "rank 0 is in a group of 2, rank 1 in one of 3"));
+      EXPECT_TRUE(says(error.what(), "rank 0 is in a group of 2, rank 1 in one of 3; all must be told"));
     }
   });
 }
@@ -96,7 +96,7 @@ TEST(ConnectGloo, TakesNoMoreThanItsTimeoutInAll) {
     std::this_thread::sleep_for(2500ms);
     c10d::TCPStoreOptions options;
     options.port = port;
-    comm::own_keys(c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options), 1, 2, 10s);
+    comm::own_keys(c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options), {.rank = 1, .size = 2}, 10s);
   });
 }
 
@@ -138,6 +138,8 @@ TEST(ConnectGloo, NamesABadArgument) {
   EXPECT_TRUE(says(refusal({.rank = 2, .size = 2}), "rank 2 of size 2"));
   EXPECT_TRUE(says(refusal({.rank = -1, .size = 2}), "rank -1"));
   EXPECT_TRUE(says(refusal({.size = 2, .host = ""}), "host"));
+  EXPECT_TRUE(says(refusal({.size = 2, .lanes = -1}), "lanes must be in [0, 64], got -1"));
+  EXPECT_TRUE(says(refusal({.size = 2, .lanes = 65}), "got 65"));
   EXPECT_TRUE(says(refusal({.size = 2, .timeout = 0ms}), "timeout"));
   EXPECT_TRUE(says(refusal({.size = 2, .timeout = std::chrono::milliseconds::max()}), "timeout"));
 }

@@ -27,7 +27,7 @@ using testing::expect_sums;
 using testing::on_two_threads;
 
 std::shared_ptr<Communicator> pair_over(c10::intrusive_ptr<c10d::Store> store, int rank) {
-  return comm::gloo_over(std::move(store), rank, 2, "127.0.0.1", 60s);
+  return comm::gloo_over(std::move(store), {.rank = rank, .size = 2, .timeout = 60s});
 }
 
 TEST(Group, MeetsOverAFileStore) {
@@ -56,7 +56,7 @@ TEST(Group, ThatIsMadeAnewAfterTheOldOneWentWorks) {
 TEST(Group, ThatNobodyElseJoinsIsACommErrorNamingRankAndTime) {
   const auto begin = std::chrono::steady_clock::now();
   try {
-    comm::gloo_over(c10::make_intrusive<c10d::HashStore>(), 1, 3, "127.0.0.1", 500ms);
+    comm::gloo_over(c10::make_intrusive<c10d::HashStore>(), {.rank = 1, .size = 3, .timeout = 500ms});
     ADD_FAILURE() << "nothing was thrown";
   } catch (const CommError& error) {
     const std::string message = error.what();
@@ -69,7 +69,7 @@ TEST(Group, ThatNobodyElseJoinsIsACommErrorNamingRankAndTime) {
 
 TEST(Group, IsMadeAtASecondAttemptWhenTheFirstCameToNothing) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  const auto alone = [&](int rank) { comm::gloo_over(store, rank, 2, "127.0.0.1", 200ms); };
+  const auto alone = [&](int rank) { comm::gloo_over(store, {.rank = rank, .size = 2, .timeout = 200ms}); };
   for (const int early : {1, 0, 1, 1}) {
     EXPECT_THROW(alone(early), CommError);
     on_two_threads([&](int rank) { expect_sums(pair_over(store, rank)); });

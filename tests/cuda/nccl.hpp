@@ -108,7 +108,7 @@ inline c10::intrusive_ptr<c10d::Store> meeting_place() { return c10::make_intrus
 
 inline std::shared_ptr<Communicator> nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                           std::chrono::milliseconds timeout = 60s) {
-  return comm::nccl_over(store, rank, size, gpu_of(rank), timeout);
+  return comm::nccl_over(store, {.rank = rank, .size = size, .timeout = timeout}, gpu_of(rank));
 }
 
 }  // namespace outerloop::testing

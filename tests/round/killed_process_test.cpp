@@ -96,7 +96,7 @@ void peer(bool under_way) {
 
   // The survivors go on among themselves, and their velocity is what it was.
   const auto survivors = c10::make_intrusive<c10d::PrefixStore>("survivors", store);
-  replica.optimizer.reconnect(comm::gloo_over(survivors, rank, 2, "127.0.0.1", long_enough));
+  replica.optimizer.reconnect(comm::gloo_over(survivors, {.rank = rank, .size = 2, .timeout = long_enough}));
   replica.optimizer.sync();
   EXPECT_EQ(replica.optimizer.rounds(), 2);
   EXPECT_TRUE(torch::equal(replica.anchor(), expected_anchor()));

@@ -2,6 +2,16 @@
 
 namespace outerloop::testing {
 
+Tapped::Tapped(std::shared_ptr<Communicator> group, std::function<void(const Call&)> before,
+               std::function<void(const Call&)> after)
+    : group_(std::move(group)), before_(std::move(before)), after_(std::move(after)) {
+  const auto tell = [this](const Call& call) {
+    calls.push_back(call);
+    if (before_) before_(call);
+  };
+  for (const auto& lane : group_->lanes()) lanes_.push_back(std::make_shared<Tapped>(lane, tell, after_));
+}
+
 template <class Begin>
 Pending Tapped::tap(Call call, const Begin& begin) {
   calls.push_back(call);

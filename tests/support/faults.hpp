@@ -19,14 +19,14 @@ class Tapped final : public Communicator {
     int64_t numel;
   };
   explicit Tapped(std::shared_ptr<Communicator> group, std::function<void(const Call&)> before = nullptr,
-                  std::function<void(const Call&)> after = nullptr)
-      : group_(std::move(group)), before_(std::move(before)), after_(std::move(after)) {}
+                  std::function<void(const Call&)> after = nullptr);
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   at::Device device() const override { return group_->device(); }
   Pending all_reduce_sum(Tensor flat) override;
   Pending all_gather(Tensor rows, Tensor flat) override;
   Pending broadcast(Tensor flat, int root) override;
+  std::vector<std::shared_ptr<Communicator>> lanes() override { return lanes_; }  ///< what they do is told here
   std::vector<Call> calls;
 
  private:
@@ -34,6 +34,7 @@ class Tapped final : public Communicator {
   Pending tap(Call call, const Begin& begin);
   std::shared_ptr<Communicator> group_;
   std::function<void(const Call&)> before_, after_;
+  std::vector<std::shared_ptr<Communicator>> lanes_;
 };
 
 }  // namespace outerloop::testing

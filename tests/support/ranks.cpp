@@ -1,18 +1,26 @@
 #include "support/ranks.hpp"
 
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "comm/gloo.hpp"
 
 namespace outerloop::testing {
 
-std::vector<std::shared_ptr<Communicator>> gloo_group(int size, std::chrono::milliseconds timeout) {
+int usual_lanes() {
+  const char* lanes = std::getenv("OUTERLOOP_TEST_LANES");
+  return lanes ? std::atoi(lanes) : 0;
+}
+
+std::vector<std::shared_ptr<Communicator>> gloo_group(int size, std::chrono::milliseconds timeout, int lanes) {
   if (size == 1) return {connect_alone()};
   std::vector<std::shared_ptr<Communicator>> group(size);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] { group[rank] = comm::gloo_over(store, rank, size, "127.0.0.1", timeout); });
+    threads.emplace_back([&, rank] {
+      group[rank] = comm::gloo_over(store, {.rank = rank, .size = size, .timeout = timeout, .lanes = lanes});
+    });
   }
   for (auto& thread : threads) thread.join();
   return group;

@@ -10,9 +10,13 @@
 
 namespace outerloop::testing {
 
+/// OUTERLOOP_TEST_LANES, or 0: so that suites run over groups with lanes as well.
+int usual_lanes();
+
 /// One Gloo group of `size` ranks inside this process, meeting over a HashStore: no ports, no files.
 std::vector<std::shared_ptr<Communicator>> gloo_group(int size,
-                                                      std::chrono::milliseconds timeout = std::chrono::seconds(60));
+                                                      std::chrono::milliseconds timeout = std::chrono::seconds(60),
+                                                      int lanes = usual_lanes());
 
 /// Runs body(communicator) on one thread per rank and returns what each returned, by rank. The first exception (by
 /// rank) is rethrown after all threads ended.

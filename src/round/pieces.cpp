@@ -1,0 +1,103 @@
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "round/fragment.hpp"
+
+/// A fragment piece by piece.
+
+namespace outerloop::round {
+
+namespace {
+
+/// Elements of a piece: long enough to pay for a collective of its own, and short enough that what one stage writes is
+/// still in a cache when the next reads it. A multiple of the kernels' blocks.
+const int64_t piece_size = getenv("PIECE") ? atoll(getenv("PIECE")) : int64_t{1} << 20;
+
+/// Elements [begin, end) of the flat vector of `slices`.
+std::vector<ParamSlice> part_of(const std::vector<ParamSlice>& slices, int64_t begin, int64_t end) {
+  std::vector<ParamSlice> part;
+  int64_t offset = 0;
+  for (const ParamSlice& slice : slices) {
+    const int64_t first = std::max(begin, offset), last = std::min(end, offset + slice.numel);
+    if (first < last) part.push_back({slice.param, slice.label, slice.first + first - offset, last - first});
+    offset += slice.numel;
+  }
+  return part;
+}
+
+/// body(begin, end) for each piece of a vector.
+template <class Body>
+void for_each_piece(int64_t numel, const Body& body) {
+  for (int64_t begin = 0; begin < numel; begin += piece_size) body(begin, std::min(begin + piece_size, numel));
+}
+
+}  // namespace
+
+Pending reduce(const Tensor& piece, size_t number, Exchange& exchange) {
+  const auto lanes = exchange.from(piece.device()).lanes();
+  return lanes[number % lanes.size()]->all_reduce_sum(piece);
+}
+
+void reduce(const Wires& wires, Exchange& exchange) {
+  RECORD_FUNCTION("outerloop::reduce", {});
+  if (exchange.size() == 1) return;
+  std::vector<Pending> sums;
+  for (const Tensor& wire : wires) {
+    Communicator& comm = exchange.from(wire.device());
+    if (comm.lanes().empty()) {
+      sums.push_back(comm.all_reduce_sum(wire));
+      continue;
+    }
+    for_each_piece(wire.numel(), [&](int64_t begin, int64_t end) {
+      sums.push_back(reduce(wire.narrow(0, begin, end - begin), sums.size(), exchange));
+    });
+  }
+  for (Pending& sum : sums) sum.wait();
+}
+
+std::vector<Piece>& Fragment::pieces() {
+  if (!pieces_.empty()) return pieces_;
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    const FlatParams& params = buckets_[i].params;
+    for_each_piece(params.numel(), [&](int64_t begin, int64_t end) {
+      pieces_.push_back({i, begin, FlatParams::Impl::of(part_of(params.impl().slices, begin, end))});
+    });
+  }
+  return pieces_;
+}
+
+Wires Fragment::take_velocities() {
+  return buckets_.empty() || buckets_[0].state.slots.empty() ? Wires{} : take_wires();
+}
+
+kernels::Summary Fragment::send(Piece& piece, const Wires& wires, double weight) {
+  const Tensor anchor = piece.of(buckets_[piece.bucket].state.anchor);
+  return kernels::send(piece.params.impl().pull(), anchor, piece.of(wires[piece.bucket]), weight);
+}
+
+void Fragment::step(const Piece& piece, const Wires& wires, Stepped& stepped, const kernels::Step& step,
+                    bool wants_norm) const {
+  const OuterState& state = buckets_[piece.bucket].state;
+  Tensor velocity, next_velocity;
+  if (!stepped.velocities.empty()) {
+    velocity = piece.of(state.slots[0]);
+    next_velocity = piece.of(stepped.velocities[piece.bucket]);
+  }
+  double sum_squares = 0;
+  kernels::step_apart(piece.of(state.anchor), velocity, piece.of(wires[piece.bucket]), next_velocity, step,
+                      wants_norm ? &sum_squares : nullptr);
+  stepped.sum_squares += sum_squares;
+}
+
+void Fragment::take(Wires& wires, Stepped& stepped, double keep_local) {
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    OuterState& state = buckets_[i].state;
+    std::swap(state.anchor, wires[i]);
+    if (!stepped.velocities.empty()) std::swap(state.slots[0], stepped.velocities[i]);
+    buckets_[i].params.scatter(state.anchor, keep_local);
+  }
+}
+
+}  // namespace outerloop::round

@@ -1,0 +1,112 @@
+#include "round/pipeline.hpp"
+
+#include <algorithm>
+
+#include "outer/recurrence.hpp"
+
+namespace outerloop::round {
+
+namespace {
+
+/// Pieces that are formed before the first is waited for. More would be out of the caches by then.
+const size_t most_under_way = getenv("WAY") ? atoll(getenv("WAY")) : 8;
+
+/// The pieces of one flight, in order.
+class Pipeline {
+ public:
+  Pipeline(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms)
+      : flight_(flight),
+        fragment_(fragment),
+        exchange_(exchange),
+        step_(fused_step(*recurrence(terms.rule), 1 / flight.verdict.total_weight, terms.streaming.keep_local)),
+        wants_norm_(terms.sync.on_sync != nullptr),
+        pieces_(fragment.pieces()) {
+    flight.stepped.velocities = fragment.take_velocities();
+    sums_.resize(pieces_.size());
+  }
+
+  /// All of them; some arrive and are stepped meanwhile.
+  kernels::Summary send() {
+    kernels::Summary delta;
+    for (size_t piece = 0; piece < pieces_.size(); ++piece) {
+      if (piece >= most_under_way) land(piece - most_under_way);
+      form(piece, delta);
+    }
+    return delta;
+  }
+
+  /// Those that are left.
+  void land_all() {
+    while (landed_ < pieces_.size()) land(landed_);
+  }
+
+ private:
+  void form(size_t number, kernels::Summary& delta) {
+    Piece& piece = pieces_[number];
+    guarded(flight_, [&] {
+      const Timed timed(flight_.report.send);
+      const kernels::Summary part = fragment_.send(piece, flight_.wires, flight_.report.weight);
+      delta.sum_squares += part.sum_squares;
+      delta.non_finite += part.non_finite;
+      delta.fingerprint = joined(delta.fingerprint, part.fingerprint);
+    });
+    sums_[number] = reduce(piece.of(flight_.wires[piece.bucket]), number, exchange_);
+  }
+
+  void land(size_t number) {
+    {
+      const Timed timed(flight_.report.reduce_wait);
+      sums_[number].wait();
+    }
+    const Timed timed(flight_.report.apply);
+    fragment_.step(pieces_[number], flight_.wires, flight_.stepped, step_, wants_norm_);
+    landed_ = number + 1;
+  }
+
+  Flight& flight_;
+  Fragment& fragment_;
+  Exchange& exchange_;
+  const kernels::Step step_;
+  const bool wants_norm_;
+  std::vector<Piece>& pieces_;
+  std::vector<Pending> sums_;
+  size_t landed_ = 0;
+};
+
+}  // namespace
+
+bool pipelined(const Fragment& fragment, Exchange& exchange, const OuterRule& rule) {
+  const auto fits = [&](const Bucket& bucket) {
+    const at::Device device = bucket.state.anchor.device();
+    return bucket.params.device() == device && !exchange.from(device).lanes().empty();
+  };
+  return exchange.size() > 1 && recurrence(rule) &&
+         std::all_of(fragment.buckets().begin(), fragment.buckets().end(), fits);
+}
+
+Flight pipeline(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad,
+                Exchange& exchange, OnMismatch on_mismatch) {
+  Flight flight = prepared(fragment, number, terms, std::move(without_grad), exchange.size());
+  flight.travelled = true;
+  const auto meet_in_time = [&] {
+    const Timed timed(flight.report.reduce_wait);
+    meet(flight, exchange, on_mismatch);
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  meet_in_time();
+  if (flight.verdict.action != Verdict::Action::commit) {
+    guarded(flight, [&] { offer(flight, fragment, terms); });
+    return flight;
+  }
+  Pipeline pipeline(flight, fragment, exchange, terms);
+  const kernels::Summary delta = pipeline.send();
+  guarded(flight, [&] { say(flight, delta, terms); });
+  flight.header.talk = Talk::close;
+  meet_in_time();
+  pipeline.land_all();
+  flight.stepped.whole = flight.verdict.action == Verdict::Action::commit;
+  flight.report.reduce = std::chrono::steady_clock::now() - begin;
+  return flight;
+}
+
+}  // namespace outerloop::round

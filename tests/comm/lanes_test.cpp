@@ -1,0 +1,94 @@
+#include <gtest/gtest.h>
+
+#include <outerloop/outerloop.hpp>
+
+#include <chrono>
+#include <vector>
+
+#include "comm/pair.hpp"
+#include "comm/port.hpp"
+#include "support/ranks.hpp"
+#include "support/tensors.hpp"
+
+// Groups of the same replicas beside a group.
+
+namespace outerloop {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Lanes, AreNoneUnlessAskedFor) {
+  testing::run_ranks(testing::gloo_group(2, 60s, 0), [](auto comm) { EXPECT_TRUE(comm->lanes().empty()); });
+  EXPECT_TRUE(connect_alone()->lanes().empty());
+  EXPECT_TRUE(connect_gloo({.lanes = 3})->lanes().empty()) << "a group of one does not communicate";
+}
+
+TEST(Lanes, AreGroupsOfTheSameRanksOnTheSameDevice) {
+  testing::run_ranks(testing::gloo_group(3, 60s, 2), [](std::shared_ptr<Communicator> comm) {
+    ASSERT_EQ(comm->lanes().size(), 2);
+    for (const auto& lane : comm->lanes()) {
+      EXPECT_EQ(lane->rank(), comm->rank());
+      EXPECT_EQ(lane->size(), 3);
+      EXPECT_EQ(lane->device(), at::kCPU);
+      const Tensor flat = torch::ones({5});
+      lane->all_reduce_sum(flat).wait();
+      EXPECT_TRUE(torch::equal(flat, torch::full({5}, 3.0)));
+    }
+  });
+}
+
+/// Rank 1 begins on the last lane, rank 0 on the first: in one group they would meet in the wrong collectives.
+TEST(Lanes, DoNotWaitForEachOtherNorForTheGroup) {
+  testing::run_ranks(testing::gloo_group(2, 60s, 3), [](std::shared_ptr<Communicator> comm) {
+    std::vector<std::shared_ptr<Communicator>> all = comm->lanes();
+    all.push_back(comm);
+    if (comm->rank() == 1) std::reverse(all.begin(), all.end());
+    std::vector<Tensor> flat;
+    std::vector<Pending> sums;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto number = static_cast<double>(comm->rank() == 1 ? all.size() - 1 - i : i);
+      flat.push_back(torch::full({4}, number));
+      sums.push_back(all[i]->all_reduce_sum(flat.back()));
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      sums[i].wait();
+      const auto number = static_cast<double>(comm->rank() == 1 ? all.size() - 1 - i : i);
+      EXPECT_TRUE(torch::equal(flat[i], torch::full({4}, 2 * number)));
+    }
+  });
+}
+
+TEST(Lanes, FailTogetherWithTheirGroup) {
+  auto group = testing::gloo_group(2, 2s, 2);
+  testing::run_ranks(group, [&](std::shared_ptr<Communicator> comm) {
+    if (comm->rank() == 1) {
+      comm.reset();
+      group[1].reset();
+      return;
+    }
+    const auto lanes = comm->lanes();
+    EXPECT_THROW(lanes[1]->all_reduce_sum(torch::ones({3})).wait(), CommError);
+    for (const auto& other : {lanes[0], comm}) {
+      const auto begin = std::chrono::steady_clock::now();
+      EXPECT_THROW(other->all_reduce_sum(torch::ones({3})).wait(), CommError);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s) << "the failure is known";
+    }
+  });
+}
+
+TEST(Lanes, OfDifferentNumberAreNamedByAllRanks) {
+  const testing::ReservedPort port;
+  testing::on_two_threads([&](int rank) {
+    try {
+      connect_gloo({.rank = rank, .size = 2, .port = port, .timeout = 20s, .lanes = 4 * rank});
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const CommError& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 0 is in a group of 2, rank 1 in one of 2 with 4 lanes"),
+                std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace outerloop
