@@ -5,6 +5,7 @@
 #include "cuda/check.hpp"
 #include "kernels/kernels.hpp"
 #include "params/flat_params.hpp"
+#include "torchft.hpp"
 
 namespace outerloop::bench {
 

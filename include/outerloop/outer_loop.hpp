@@ -33,7 +33,7 @@ struct SyncOptions {
   std::vector<std::string> names = {};  ///< parameter names, over all groups, for messages and checkpoints
   std::function<double()> weight =
       nullptr;  ///< this replica's share of the mean, for example tokens since the last round; 0, or 1e-9 to 1e15
-  std::function<bool(const SyncReport&)> commit_if = nullptr;  ///< asked before the reduction; all must say yes
+  std::function<bool(const SyncReport&)> commit_if = nullptr;  ///< asked when the delta is formed; all must say yes
   std::function<void(const SyncReport&)> on_sync = nullptr;    ///< after each round, on the thread that called step()
   std::function<void(const std::string&)> on_warning =
       nullptr;          ///< told at construction of an outer lr above its limit (stability.hpp)

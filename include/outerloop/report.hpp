@@ -18,7 +18,7 @@ struct SyncReport {
   Outcome outcome = Outcome::committed;
   std::string reason = {};     ///< why it aborted, or what was repaired; empty for a plain commit
   double delta_norm = 0;       ///< L2 norm of this replica's delta
-  double mean_delta_norm = 0;  ///< L2 norm of the mean delta; 0 before the reduction (in commit_if) and if aborted
+  double mean_delta_norm = 0;  ///< L2 norm of the mean delta; 0 in commit_if, where it is not known yet, and if aborted
   int64_t wire_bytes = 0;      ///< bytes of delta this replica sent, counted as a ring all-reduce
   int replicas = 1;
   double weight = 1;                       ///< this replica's weight
@@ -26,8 +26,9 @@ struct SyncReport {
                                            ///< frozen ones excepted, these take no part in training, often by a mistake
   std::chrono::duration<double> send{};    ///< forming the delta
   std::chrono::duration<double> reduce{};  ///< in communication, waiting for slower replicas included
-  std::chrono::duration<double> reduce_wait{};  ///< how long training waited for it; all of it without a delay
-  std::chrono::duration<double> apply{};        ///< the outer step
+  std::chrono::duration<double>
+      reduce_wait{};                      ///< how long training waited for it; without a delay or lanes, all of it
+  std::chrono::duration<double> apply{};  ///< the outer step
 };
 
 }  // namespace outerloop

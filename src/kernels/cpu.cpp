@@ -127,9 +127,12 @@ void scatter(const Segments& params, const Tensor& flat, double keep_local) {
   with_state_type(flat, [&](auto zero) {
     using S = decltype(zero);
     const S* from = flat.const_data_ptr<S>();
+    const bool past_caches = keep_local == 0 && flat.numel() >= stream_from;
     for_each_block(flat.numel(), [&](int64_t, int64_t begin, int64_t end) {
       for_each_run<S>(params, begin, end, [&](auto* data, int64_t first, int64_t n) {
-        scatter_run(from + first, data, n, static_cast<S>(keep_local));
+        write_only(data, n, past_caches, [&](auto* out, int64_t i, int64_t m) {
+          scatter_run(from + first + i, out, m, static_cast<S>(keep_local));
+        });
       });
     });
   });

@@ -32,7 +32,7 @@ struct Piece {
 
 /// What pieces were stepped into: anchors are in the wires then.
 struct Stepped {
-  Wires velocities = {};   ///< undefined without momentum
+  Wires velocities = {};   ///< none without momentum
   double sum_squares = 0;  ///< of the mean delta, if asked for
   bool whole = false;      ///< all pieces, and the round commits
 };
@@ -49,7 +49,7 @@ class Fragment {
 
   Wires take_wires();           ///< of an earlier round, if any were given back
   void give_back(Wires wires);  ///< when nothing uses them any more
-  Wires take_velocities();      ///< the same for those of pieces; undefined ones without momentum
+  Wires take_velocities();      ///< the same for those of pieces; none without momentum
 
   kernels::Summary send(const Wires& wires, double weight);  ///< params -> delta -> wire
   /// wire -> anchor -> params. The sum of squares of the mean delta goes to `sum_squares` unless that is null; then

@@ -11,9 +11,8 @@ namespace outerloop::round {
 
 namespace {
 
-/// Elements of a piece: long enough to pay for a collective of its own, and short enough that what one stage writes is
-/// still in a cache when the next reads it. A multiple of the kernels' blocks.
-const int64_t piece_size = getenv("PIECE") ? atoll(getenv("PIECE")) : int64_t{1} << 20;
+/// Elements of a piece: enough to pay for a collective of its own. A multiple of the kernels' blocks.
+constexpr int64_t piece_size = int64_t{1} << 21;
 
 /// Elements [begin, end) of the flat vector of `slices`.
 std::vector<ParamSlice> part_of(const std::vector<ParamSlice>& slices, int64_t begin, int64_t end) {

@@ -8,9 +8,6 @@ namespace outerloop::round {
 
 namespace {
 
-/// Pieces that are formed before the first is waited for. More would be out of the caches by then.
-const size_t most_under_way = getenv("WAY") ? atoll(getenv("WAY")) : 8;
-
 /// The pieces of one flight, in order.
 class Pipeline {
  public:
@@ -20,6 +17,7 @@ class Pipeline {
         exchange_(exchange),
         step_(fused_step(*recurrence(terms.rule), 1 / flight.verdict.total_weight, terms.streaming.keep_local)),
         wants_norm_(terms.sync.on_sync != nullptr),
+        most_under_way_(2 * exchange.group()->lanes().size()),
         pieces_(fragment.pieces()) {
     flight.stepped.velocities = fragment.take_velocities();
     sums_.resize(pieces_.size());
@@ -29,7 +27,7 @@ class Pipeline {
   kernels::Summary send() {
     kernels::Summary delta;
     for (size_t piece = 0; piece < pieces_.size(); ++piece) {
-      if (piece >= most_under_way) land(piece - most_under_way);
+      if (piece >= most_under_way_) land(piece - most_under_way_);
       form(piece, delta);
     }
     return delta;
@@ -58,9 +56,11 @@ class Pipeline {
       const Timed timed(flight_.report.reduce_wait);
       sums_[number].wait();
     }
-    const Timed timed(flight_.report.apply);
-    fragment_.step(pieces_[number], flight_.wires, flight_.stepped, step_, wants_norm_);
     landed_ = number + 1;
+    guarded(flight_, [&] {
+      const Timed timed(flight_.report.apply);
+      fragment_.step(pieces_[number], flight_.wires, flight_.stepped, step_, wants_norm_);
+    });
   }
 
   Flight& flight_;
@@ -68,6 +68,7 @@ class Pipeline {
   Exchange& exchange_;
   const kernels::Step step_;
   const bool wants_norm_;
+  const size_t most_under_way_;  ///< for each lane a piece that travels and one that is next
   std::vector<Piece>& pieces_;
   std::vector<Pending> sums_;
   size_t landed_ = 0;
@@ -95,6 +96,7 @@ Flight pipeline(Fragment& fragment, size_t number, const Terms& terms, std::vect
   const auto begin = std::chrono::steady_clock::now();
   meet_in_time();
   if (flight.verdict.action != Verdict::Action::commit) {
+    flight.report.reduce = flight.report.reduce_wait;
     guarded(flight, [&] { offer(flight, fragment, terms); });
     return flight;
   }
@@ -105,6 +107,7 @@ Flight pipeline(Fragment& fragment, size_t number, const Terms& terms, std::vect
   meet_in_time();
   pipeline.land_all();
   flight.stepped.whole = flight.verdict.action == Verdict::Action::commit;
+  if (flight.stepped.whole && flight.error) std::rethrow_exception(flight.error);  // too late to tell the others
   flight.report.reduce = std::chrono::steady_clock::now() - begin;
   return flight;
 }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "comm/nccl.hpp"
+#include "support/ranks.hpp"
 
 // Of a stand-in for the CUDA runtime and NCCL; null on a GPU.
 extern "C" {
@@ -108,7 +109,7 @@ inline c10::intrusive_ptr<c10d::Store> meeting_place() { return c10::make_intrus
 
 inline std::shared_ptr<Communicator> nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                           std::chrono::milliseconds timeout = 60s) {
-  return comm::nccl_over(store, {.rank = rank, .size = size, .timeout = timeout}, gpu_of(rank));
+  return comm::nccl_over(store, {.rank = rank, .size = size, .timeout = timeout, .lanes = usual_lanes()}, gpu_of(rank));
 }
 
 }  // namespace outerloop::testing

@@ -19,7 +19,7 @@ using testing::normal;
 using testing::same_bits;
 using testing::Tapped;
 
-/// More than two pieces of float32, whose ends lie inside parameters, and a bucket of float64.
+/// Three pieces, more than one lane has under way: float32, cut inside a parameter, and float64.
 std::vector<Tensor> long_model() {
   return {testing::parameter(normal({7}, 1)), testing::parameter(normal({1 << 21}, 2)),
           testing::parameter(normal({1000, 300}, 3, at::kBFloat16)),

@@ -1,16 +1,10 @@
 #include "support/ranks.hpp"
 
-#include <cstdlib>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "comm/gloo.hpp"
 
 namespace outerloop::testing {
-
-int usual_lanes() {
-  const char* lanes = std::getenv("OUTERLOOP_TEST_LANES");
-  return lanes ? std::atoi(lanes) : 0;
-}
 
 std::vector<std::shared_ptr<Communicator>> gloo_group(int size, std::chrono::milliseconds timeout, int lanes) {
   if (size == 1) return {connect_alone()};

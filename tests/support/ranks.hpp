@@ -2,6 +2,7 @@
 
 #include <outerloop/communicator.hpp>
 
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -11,7 +12,10 @@
 namespace outerloop::testing {
 
 /// OUTERLOOP_TEST_LANES, or 0: so that suites run over groups with lanes as well.
-int usual_lanes();
+inline int usual_lanes() {
+  const char* lanes = std::getenv("OUTERLOOP_TEST_LANES");
+  return lanes ? std::atoi(lanes) : 0;
+}
 
 /// One Gloo group of `size` ranks inside this process, meeting over a HashStore: no ports, no files.
 std::vector<std::shared_ptr<Communicator>> gloo_group(int size,
