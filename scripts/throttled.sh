@@ -2,7 +2,7 @@
 # bench_overlap over a real network that is slow: two namespaces, a replica in each, joined by two cables, an open one
 # and one that tc throttles in both directions. Arguments go to bench_overlap, see its --help. Root is needed, and
 # everything is taken down again however this ends. From the environment:
-#   RATE=50mbit              of the slow cable; the bench takes so many steps for a window as this link asks for
+#   RATE=100mbit             of the slow cable; the bench takes so many steps for a window as this link asks for
 #   DELAY=0ms                that each packet takes longer there (tc's netem, where the kernel has it)
 #   OUTERLOOP_BUILD=FOLDER   where the program is (default: build)
 set -euo pipefail
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 fail() { printf 'throttled: %s\n' "$@" >&2; exit 1; }
 
-rate=${RATE:-50mbit}
+rate=${RATE:-100mbit}
 delay=${DELAY:-0ms}
 program=${OUTERLOOP_BUILD:-build}/bench/bench_overlap
 [ -x "$program" ] || fail "$program is missing: scripts/setup.sh, or cmake --build ... --target bench_overlap"

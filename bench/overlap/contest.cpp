@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 #include <thread>
 
 #include "model.hpp"
@@ -24,15 +25,15 @@ constexpr double bits = 32.0 * Model::parameters;
 using Trials = std::vector<Trial>;
 
 Trials tell(Communicator& comm, const Trial& mine) {
-  const Tensor row = at::tensor({mine.step_seconds, mine.computing_seconds, mine.wait_seconds, mine.under_way_seconds,
-                                 mine.quiet_seconds, mine.peak_bytes},
-                                at::kDouble);
-  const Tensor rows = at::empty({comm.size(), row.numel()}, at::kDouble);
+  std::vector<double> numbers{mine.step_seconds, mine.computing_seconds, mine.under_way_seconds, mine.quiet_seconds,
+                              mine.peak_bytes};
+  numbers.insert(numbers.end(), mine.waits.begin(), mine.waits.end());
+  const Tensor row = at::tensor(numbers, at::kDouble), rows = at::empty({comm.size(), row.numel()}, at::kDouble);
   comm.all_gather(rows, row).wait();
   Trials trials;
   for (int64_t rank = 0; rank < comm.size(); ++rank) {
     const auto* value = rows[rank].const_data_ptr<double>();
-    trials.push_back({{}, value[0], value[1], value[2], value[3], value[4], value[5]});
+    trials.push_back({{}, value[0], value[1], value[2], value[3], value[4], {value + 5, value + row.numel()}});
   }
   return trials;
 }
@@ -53,6 +54,17 @@ double mean(const Trials& trials, double Trial::*what) {
   return sum / static_cast<double>(trials.size());
 }
 
+double waited(const Trial& trial) { return std::accumulate(trial.waits.begin(), trial.waits.end(), 0.0); }
+
+/// The replica that is behind waits for the link alone, the other one for it as well.
+double waited_for_link(const Trials& trials) {
+  double sum = 0;
+  for (size_t i = 0; i < trials[0].waits.size(); ++i) {
+    sum += std::ranges::min(trials, {}, [&](const Trial& trial) { return trial.waits[i]; }).waits[i];
+  }
+  return sum;
+}
+
 double message_seconds(const planner::Link& link) {
   return 2 * link.latency_seconds + bits / link.bits_per_second;  // two replicas: a message sends its bits once
 }
@@ -68,21 +80,10 @@ class Contest {
  public:
   explicit Contest(const Options& options) : options_(options), open_(connect_from_env()) {
     TORCH_CHECK(open_->size() == 2, "two replicas are wanted, got ", open_->size());
-    const double computing = slowest(tell(*open_, train(open_, {}, 1)), &Trial::computing_seconds);
-    if (!options.throttled.empty()) {
-      setenv("GLOO_SOCKET_IFNAME", options.throttled.c_str(), 1);
-      throttled_ = connect_from_env();
-      link_ = planner::probe(*throttled_);
-      const double steps = message_seconds(link_) / (busy * computing);
-      sync_every_ = fragments * std::max<int64_t>(2, std::llround(steps / fragments));
-    }
+    const double computing = slowest(tell(*open_, train(open_, {}, 3)), &Trial::computing_seconds);
+    if (!options.throttled.empty()) connect_throttled(computing);
     results_.tells = open_->rank() == 0;
-    // A tenth of the window is left for replicas that differ, or a fifth of the time between two fragments.
-    const int64_t long_delay = sync_every_ * 9 / 10;
-    results_.contenders = {{"whole", {sync_every_}},
-                           {"whole, delay " + std::to_string(long_delay), {sync_every_, 1, long_delay}},
-                           {std::to_string(fragments) + " fragments, delay " + std::to_string(sync_every_ / fragments),
-                            {sync_every_, fragments, sync_every_ / fragments}}};
+    results_.contenders = {contender(1, 0), contender(1, delay_for(1)), contender(fragments, delay_for(fragments))};
   }
 
   void repeat() {
@@ -102,6 +103,24 @@ class Contest {
  private:
   int64_t windows() const { return options_.windows; }
 
+  /// The link is as it is, and the window follows it.
+  void connect_throttled(double computing) {
+    setenv("GLOO_SOCKET_IFNAME", options_.throttled.c_str(), 1);
+    throttled_ = connect_from_env();
+    link_ = planner::probe(*throttled_);
+    const double steps = message_seconds(link_) / (busy * computing);
+    sync_every_ = fragments * std::max<int64_t>(2, std::llround(steps / fragments));
+  }
+  /// As long as a message, and a tenth of the window more, for replicas that are not equally fast at all times.
+  int64_t delay_for(int count) const {
+    return std::lround(std::ceil((busy / count + 0.1) * static_cast<double>(sync_every_) - 1e-9));
+  }
+  Contender contender(int count, int64_t delay) const {
+    std::string name = count == 1 ? "whole" : std::to_string(count) + " fragments";
+    if (delay > 0) name += ", delay " + std::to_string(delay);
+    return {name, {sync_every_, count, delay}};
+  }
+
   void compare(Contender& contender) {
     Pair& pair = contender.pair;
     const Trial open = train(open_, contender.plan, windows());
@@ -119,8 +138,9 @@ class Contest {
     pair.open_step.push_back(slowest(all_open, &Trial::step_seconds));
     pair.step.push_back(slowest(all_slow, &Trial::step_seconds));
     pair.predicted_step.push_back(predicted(contender.plan, computing));
-    pair.wait.push_back(mean(all_slow, &Trial::wait_seconds));
-    pair.hidden.push_back(1 - pair.wait.back() / results_.contenders[0].pair.wait.back());
+    pair.wait.push_back((waited(all_slow[0]) + waited(all_slow[1])) / 2 / options_.windows);
+    pair.link_wait.push_back(waited_for_link(all_slow) / options_.windows);
+    pair.hidden.push_back(1 - pair.link_wait.back() / results_.contenders[0].pair.link_wait.back());
   }
 
   double predicted(const Plan& plan, double computing) const {

@@ -15,8 +15,9 @@ namespace outerloop::bench {
 struct Pair {
   std::vector<double> open_step, step, computing;  ///< seconds, of the slower replica
   std::vector<double> predicted_step;
-  std::vector<double> wait;    ///< seconds of a window, mean of the replicas
-  std::vector<double> hidden;  ///< of the wait without a delay, in the same repetition
+  std::vector<double> wait;       ///< seconds of a window, mean of the replicas
+  std::vector<double> link_wait;  ///< the same of the replica that is behind: that which is ahead waits for it too
+  std::vector<double> hidden;     ///< of link_wait without a delay, in the same repetition
   double peak_bytes = 0;
   bool same_losses = true;  ///< all of all repetitions, with throttle or without, on all replicas
   std::vector<float> losses;

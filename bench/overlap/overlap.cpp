@@ -39,13 +39,14 @@ void print_head(const Options& options, const Results& results) {
 }
 
 void print_table(const Results& results) {
-  std::printf("\n%-22s %31s %22s %12s\n", "", "inner step, ms", "wait of a window", "peak bytes");
-  std::printf("%-22s %7s %10s %12s %11s %10s %12s  %s\n", "schedule", "open", "throttled", "as predicted", "ms",
-              "hidden, %", "of a step", "losses");
+  std::printf("\n%-22s %31s %30s %12s\n", "", "inner step, ms", "wait of a window, ms", "peak bytes");
+  std::printf("%-22s %7s %10s %12s %8s %10s %10s %12s  %s\n", "schedule", "open", "throttled", "as predicted", "all",
+              "for link", "hidden, %", "of a step", "losses");
   for (const auto& [name, plan, pair] : results.contenders) {
-    std::printf("%-22s %7.2f %10.2f %12.3f %11.2f %10.1f %12.0f  %s\n", name.c_str(), 1e3 * median(pair.open_step),
-                1e3 * median(pair.step), median_ratio(pair.step, pair.predicted_step), 1e3 * median(pair.wait),
-                100 * median(pair.hidden), pair.peak_bytes, pair.same_losses ? "equal" : "DIFFERENT");
+    std::printf("%-22s %7.2f %10.2f %12.3f %8.2f %10.2f %10.1f %12.0f  %s\n", name.c_str(),
+                1e3 * median(pair.open_step), 1e3 * median(pair.step), median_ratio(pair.step, pair.predicted_step),
+                1e3 * median(pair.wait), 1e3 * median(pair.link_wait), 100 * median(pair.hidden), pair.peak_bytes,
+                pair.same_losses ? "equal" : "DIFFERENT");
   }
 }
 
@@ -54,7 +55,7 @@ void judge(const Contender& contender, const Pair& whole) {
   const double time = median_ratio(pair.step, pair.predicted_step), peak = whole.peak_bytes / pair.peak_bytes;
   std::printf("\n%s\n", contender.name.c_str());
   if (contender.plan.delay > 0) {
-    std::printf("  hides %.1f %% of the wait (at least 90): %s\n", 100 * median(pair.hidden),
+    std::printf("  hides %.1f %% of the wait for the link (at least 90): %s\n", 100 * median(pair.hidden),
                 verdict(median(pair.hidden) >= 0.9));
   }
   std::printf("  takes %.3f of the time that the planner says (within 0.05 of 1): %s\n", time,

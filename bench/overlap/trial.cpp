@@ -62,7 +62,7 @@ struct Log {
   }
 };
 
-void judge(const Log& log, const Plan& plan, int64_t windows, Trial& trial) {
+void judge(const Log& log, const Plan& plan, Trial& trial) {
   const int64_t first = plan.sync_every + 1;
   const std::vector<double> computing = log.computing();
   const std::vector<Log::State> states = log.states();
@@ -75,7 +75,7 @@ void judge(const Log& log, const Plan& plan, int64_t windows, Trial& trial) {
   for (const SyncReport& report : log.reports) {
     given[report.inner_step] += static_cast<double>(report.wire_bytes);
     const bool timed = applied_after(report) >= first && applied_after(report) <= log.steps();
-    if (timed) trial.wait_seconds += report.reduce_wait.count() / static_cast<double>(windows);
+    if (timed) trial.waits.push_back(report.reduce_wait.count());
   }
   for (const auto& [step, bytes] : given) trial.peak_bytes = std::max(trial.peak_bytes, bytes);
   trial.step_seconds = mean({log.seconds.begin() + first, log.seconds.end()});
@@ -114,7 +114,7 @@ Trial train(const std::shared_ptr<Communicator>& comm, const Plan& plan, int64_t
     begun = now;
   }
   optimizer.drain();
-  judge(log, plan, windows, trial);
+  judge(log, plan, trial);
   return trial;
 }
 

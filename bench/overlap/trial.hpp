@@ -19,10 +19,10 @@ struct Trial {
   std::vector<float> losses;     ///< of all inner steps
   double step_seconds = 0;       ///< with what rounds take
   double computing_seconds = 0;  ///< of a step, without
-  double wait_seconds = 0;       ///< of a window, for messages
   double under_way_seconds = 0;  ///< of a step while a flight is under way, without those that send or apply
   double quiet_seconds = 0;      ///< of a step while none is
   double peak_bytes = 0;         ///< that one step gives to the network, at most
+  std::vector<double> waits;     ///< seconds, for each message
 };
 
 enum class Steps {
