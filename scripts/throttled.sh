@@ -37,9 +37,10 @@ done
 for rank in 0 1; do
   inside=(ip netns exec "${spaces[rank]}")
   "${inside[@]}" ip link set lo up
+  # 30 kB at a time, within tbf's burst: it would cut larger ones into packets of 1.5 kB, and wake the receiver for each.
   for cable in open slow; do
     "${inside[@]}" ip address add "10.117.$([ $cable = open ]; echo $?).$((rank + 1))/24" dev $cable
-    "${inside[@]}" ip link set $cable up
+    "${inside[@]}" ip link set $cable gso_max_size 30000 up
   done
   # Packets wait for at most 50 ms; what is sent faster is lost, as on any link, and TCP adapts.
   "${inside[@]}" tc qdisc add dev slow root handle 1: tbf rate "$rate" burst 32kb latency 50ms

@@ -113,7 +113,8 @@ class Contest {
   }
   /// As long as a message, and a tenth of the window more, for replicas that are not equally fast at all times.
   int64_t delay_for(int count) const {
-    return std::lround(std::ceil((busy / count + 0.1) * static_cast<double>(sync_every_) - 1e-9));
+    const auto steps = std::ceil((busy / count + 0.1) * static_cast<double>(sync_every_) - 1e-9);
+    return std::min(std::lround(steps), sync_every_ - 1);
   }
   Contender contender(int count, int64_t delay) const {
     std::string name = count == 1 ? "whole" : std::to_string(count) + " fragments";
