@@ -18,6 +18,7 @@ program=${OUTERLOOP_BUILD:-build}/bench/bench_overlap
 for command in ip tc; do command -v $command >/dev/null || fail "$command is missing (Debian: iproute2)"; done
 
 spaces=("outerloop-$$-0" "outerloop-$$-1")
+declare -A subnet=([open]=10.117.0 [slow]=10.117.1)
 replicas=()
 # shellcheck disable=SC2317  # it is the trap that calls it
 clean_up() {
@@ -39,7 +40,7 @@ for rank in 0 1; do
   "${inside[@]}" ip link set lo up
   # 30 kB at a time, within tbf's burst: it would cut larger ones into packets of 1.5 kB, and wake the receiver for each.
   for cable in open slow; do
-    "${inside[@]}" ip address add "10.117.$([ $cable = open ]; echo $?).$((rank + 1))/24" dev $cable
+    "${inside[@]}" ip address add "${subnet[$cable]}.$((rank + 1))/24" dev $cable
     "${inside[@]}" ip link set $cable gso_max_size 30000 up
   done
   # Packets wait for at most 50 ms; what is sent faster is lost, as on any link, and TCP adapts.
@@ -48,9 +49,8 @@ for rank in 0 1; do
 done
 
 for rank in 0 1; do
-  # The scope of the variables is the program; exec, so that a signal reaches it.
-  ip netns exec "${spaces[rank]}" env RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=10.117.0.1 MASTER_PORT=29500 \
-    GLOO_SOCKET_IFNAME=open "$program" --throttled slow "$@" &
+  ip netns exec "${spaces[rank]}" env RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR="${subnet[open]}.1" \
+    MASTER_PORT=29500 GLOO_SOCKET_IFNAME=open "$program" --throttled slow "$@" &  # both exec: signals reach the program
   replicas+=($!)
 done
 status=0

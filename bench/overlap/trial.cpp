@@ -29,7 +29,7 @@ FragmentPlan fragments_of(const Plan& plan) {
 /// Steps are counted from 1, as in reports.
 int64_t applied_after(const SyncReport& report) { return report.inner_step + report.staleness; }
 
-/// What happened at each step.
+/// What happened at each step, and the rounds that were applied by then.
 struct Log {
   std::vector<double> seconds{0};  ///< of each step
   std::vector<SyncReport> reports;
@@ -40,9 +40,7 @@ struct Log {
     std::vector<double> left = seconds;
     for (const SyncReport& report : reports) {
       left[report.inner_step] -= report.send.count();
-      if (applied_after(report) <= steps()) {
-        left[applied_after(report)] -= report.reduce_wait.count() + report.apply.count();
-      }
+      left[applied_after(report)] -= report.reduce_wait.count() + report.apply.count();
     }
     return left;
   }
@@ -50,13 +48,11 @@ struct Log {
   std::vector<State> states() const {
     std::vector<State> states(seconds.size(), State::quiet);
     for (const SyncReport& report : reports) {
-      for (int64_t step = report.inner_step; step <= std::min(applied_after(report), steps()); ++step) {
-        states[step] = State::under_way;
-      }
+      for (int64_t step = report.inner_step; step < applied_after(report); ++step) states[step] = State::under_way;
     }
     for (const SyncReport& report : reports) {
       states[report.inner_step] = State::round;
-      if (applied_after(report) <= steps()) states[applied_after(report)] = State::round;
+      states[applied_after(report)] = State::round;
     }
     return states;
   }
@@ -74,8 +70,7 @@ void judge(const Log& log, const Plan& plan, Trial& trial) {
   std::map<int64_t, double> given;
   for (const SyncReport& report : log.reports) {
     given[report.inner_step] += static_cast<double>(report.wire_bytes);
-    const bool timed = applied_after(report) >= first && applied_after(report) <= log.steps();
-    if (timed) trial.waits.push_back(report.reduce_wait.count());
+    if (applied_after(report) >= first) trial.waits.push_back(report.reduce_wait.count());
   }
   for (const auto& [step, bytes] : given) trial.peak_bytes = std::max(trial.peak_bytes, bytes);
   trial.step_seconds = mean({log.seconds.begin() + first, log.seconds.end()});
@@ -113,8 +108,8 @@ Trial train(const std::shared_ptr<Communicator>& comm, const Plan& plan, int64_t
     log.seconds.push_back(now - begun);
     begun = now;
   }
-  optimizer.drain();
   judge(log, plan, trial);
+  optimizer.drain();
   return trial;
 }
 
