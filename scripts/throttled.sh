@@ -3,7 +3,6 @@
 # and one that tc throttles in both directions. Arguments go to bench_overlap, see its --help. Root is needed, and
 # everything is taken down again however this ends. From the environment:
 #   RATE=100mbit             of the slow cable; the bench takes so many steps for a window as this link asks for
-#   DELAY=0ms                that each packet takes longer there (tc's netem, where the kernel has it)
 #   OUTERLOOP_BUILD=FOLDER   where the program is (default: build)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +10,6 @@ cd "$(dirname "$0")/.."
 fail() { printf 'throttled: %s\n' "$@" >&2; exit 1; }
 
 rate=${RATE:-100mbit}
-delay=${DELAY:-0ms}
 program=${OUTERLOOP_BUILD:-build}/bench/bench_overlap
 [ -x "$program" ] || fail "$program is missing: scripts/setup.sh, or cmake --build ... --target bench_overlap"
 [ "$(id -u)" = 0 ] || fail "Namespaces and tc are root's. Run: sudo $0"
@@ -44,8 +42,7 @@ for rank in 0 1; do
     "${inside[@]}" ip link set $cable gso_max_size 30000 up
   done
   # Packets wait for at most 50 ms; what is sent faster is lost, as on any link, and TCP adapts.
-  "${inside[@]}" tc qdisc add dev slow root handle 1: tbf rate "$rate" burst 32kb latency 50ms
-  [ "$delay" = 0ms ] || "${inside[@]}" tc qdisc add dev slow parent 1:1 netem delay "$delay" limit 10000
+  "${inside[@]}" tc qdisc add dev slow root tbf rate "$rate" burst 32kb latency 50ms
 done
 
 for rank in 0 1; do
