@@ -26,9 +26,8 @@ struct SyncReport {
                                            ///< frozen ones excepted, these take no part in training, often by a mistake
   std::chrono::duration<double> send{};    ///< forming the delta
   std::chrono::duration<double> reduce{};  ///< in communication, waiting for slower replicas included
-  std::chrono::duration<double>
-      reduce_wait{};                      ///< how long training waited for it; without a delay or lanes, all of it
-  std::chrono::duration<double> apply{};  ///< the outer step
+  std::chrono::duration<double> reduce_wait{};  ///< how long training waited; without delay and lanes, all of it
+  std::chrono::duration<double> apply{};        ///< the outer step
 };
 
 }  // namespace outerloop
