@@ -43,8 +43,7 @@ class Communicator {
                              Tensor flat) = 0;           ///< rows[r] <- flat of rank r; rows is [size(), flat.numel()]
   virtual Pending broadcast(Tensor flat, int root) = 0;  ///< flat <- flat of root
   /// Groups of the same replicas whose collectives may be under way while this one's and each other's are. They live as
-  /// long as this one, are used from the same thread, and fail together. Rounds over a group that has lanes are
-  /// pipelined: see Rendezvous.
+  /// long as this one, are used from the same thread, and fail together. See Rendezvous.
   virtual std::vector<std::shared_ptr<Communicator>> lanes() { return {}; }
 };
 
@@ -57,8 +56,9 @@ struct Rendezvous {
   std::string host = "127.0.0.1";  ///< where rank 0 listens
   uint16_t port = 29500;
   std::chrono::milliseconds timeout = default_timeout;
-  /// In [0, 64], the same on every rank. With lanes, the wire of a round goes in pieces, several at a time, and pieces
-  /// are formed and stepped while others travel. That takes a second vector of velocities, 4 bytes per parameter. Over
+  /// In [0, 64], the same on every rank. With lanes, the wire of a round goes in pieces, several at a time. Without a
+  /// delay, with a rule of the library's and the outer state beside the parameters and on the group's device, pieces
+  /// are formed and stepped while others travel; that takes a second vector of velocities, 4 bytes per parameter. Over
   /// Gloo each lane has connections of its own; over NCCL all pieces take turns on one communicator, whatever the
   /// number. With two replicas the bits are those of 0; with more, sums may be added up in another order.
   int lanes = 0;

@@ -38,11 +38,12 @@ class Link {
  private:
   void part(comm::Parting how) noexcept {
     std::vector<Group> groups = std::exchange(groups_, {});
+    const comm::Part part = std::exchange(part_, nullptr);
     while (!groups.empty()) {
       Group group = std::move(groups.back());
       groups.pop_back();
       const bool again = std::find(groups.begin(), groups.end(), group) != groups.end();
-      if (part_ && !again) part_(std::move(group), how);
+      if (part && !again) part(std::move(group), how);
     }
   }
 

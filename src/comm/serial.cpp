@@ -28,7 +28,7 @@ std::string heard(const std::string& answer) { return answer + "/heard"; }
 /// Returns when they have heard, as the store may go with this rank; or soon.
 void tell_of_clash(c10d::Store& store, const std::vector<std::string>& answers, const std::string& clash,
                    std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds patience{5000};
+  constexpr std::chrono::milliseconds patience{1000};
   std::vector<std::string> all_heard;
   for (const std::string& answer : answers) {
     store.set(answer, bytes_of(clash));
@@ -41,15 +41,24 @@ void tell_of_clash(c10d::Store& store, const std::vector<std::string>& answers, 
 }
 
 std::string give_out(c10d::Store& store, const Rendezvous& at, std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds patience{1000};
   std::vector<std::string> answers;
+  std::string clash;
   for (int other = 1; other < at.size; ++other) {
-    store.wait({question(other)}, timeout);
+    try {
+      store.wait({question(other)}, clash.empty() ? timeout : std::min(timeout, patience));
+    } catch (...) {
+      if (clash.empty()) throw;
+      break;  // it is not told in time
+    }
     const std::string asked = text_of(store.get(question(other))), count = asked.substr(0, asked.find(' '));
     answers.push_back(answer(other, count));
-    if (asked == asking(count, at)) continue;
-    const std::string clash = c10::str("rank 0 is in a group", asking("", at), ", rank ", other, " in one",
-                                       asked.substr(count.size()), "; all must be told the same size and lanes");
-    for (int asker = 1; asker <= other; ++asker) store.deleteKey(question(asker));
+    if (asked == asking(count, at) || !clash.empty()) continue;
+    clash = c10::str("rank 0 is in a group", asking("", at), ", rank ", other, " in one", asked.substr(count.size()),
+                     "; all must be told the same size and lanes");
+  }
+  if (!clash.empty()) {
+    for (int asker = 1; asker <= static_cast<int>(answers.size()); ++asker) store.deleteKey(question(asker));
     tell_of_clash(store, answers, clash, timeout);
     throw CommError(clash);
   }

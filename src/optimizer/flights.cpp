@@ -8,13 +8,14 @@
 
 namespace outerloop {
 
+/// Anchors of eager replicas differ, which sync() hears before it sends the whole, and after it has sent pieces.
 void OuterLoopOptimizer::Impl::send(size_t fragment, const Groups& groups, bool lands_at_once) {
   if (!fragments->holds(optimizer::trainable(groups))) follow_parameters(groups);
   in_callback = true;
   const auto over = c10::make_scope_exit([this] { in_callback = false; });
   round::Fragment& sent = (*fragments)[fragment];
   flights.push_back(
-      lands_at_once && round::pipelined(sent, exchange, *rule)
+      lands_at_once && !streaming.eager && round::pipelined(sent, exchange, *rule)
           ? round::pipeline(sent, fragment, terms(), optimizer::without_grad(groups), exchange, on_mismatch())
           : round::send(sent, fragment, terms(), optimizer::without_grad(groups), exchange.size()));
 }

@@ -25,9 +25,9 @@ using Wires = std::vector<Tensor>;
 /// A stretch of a bucket's vectors that travels by itself.
 struct Piece {
   size_t bucket;
-  int64_t offset;
-  FlatParams params;
-  Tensor of(const Tensor& flat) const { return flat.narrow(0, offset, params.numel()); }
+  int64_t offset, numel;
+  kernels::Params params = {};  ///< of the bucket's, what lies there
+  Tensor of(const Tensor& flat) const { return flat.narrow(0, offset, numel); }
 };
 
 /// What pieces were stepped into: anchors are in the wires then.
@@ -58,7 +58,7 @@ class Fragment {
 
   /// The same piece by piece, which all travel by themselves: send; step the sum aside, wire <- anchor after the outer
   /// step; take what all pieces were stepped into.
-  std::vector<Piece>& pieces();
+  std::vector<Piece>& pieces();  ///< of the parameters as they are now; throws as pull() does
   kernels::Summary send(Piece& piece, const Wires& wires, double weight);
   void step(const Piece& piece, const Wires& wires, Stepped& stepped, const kernels::Step& step, bool wants_norm) const;
   void take(Wires& wires, Stepped& stepped, double keep_local);
@@ -78,7 +78,7 @@ class Fragment {
  private:
   std::vector<Bucket> buckets_;
   std::vector<Wires> spare_;
-  std::vector<Piece> pieces_;  ///< made when they are first asked for
+  std::vector<Piece> pieces_;  ///< kept for what kernels keep in their Params
   int64_t rounds_ = 0;
 };
 

@@ -14,14 +14,14 @@ namespace {
 /// Elements of a piece: enough to pay for a collective of its own. A multiple of the kernels' blocks.
 constexpr int64_t piece_size = int64_t{1} << 21;
 
-/// Elements [begin, end) of the flat vector of `slices`.
-std::vector<ParamSlice> part_of(const std::vector<ParamSlice>& slices, int64_t begin, int64_t end) {
-  std::vector<ParamSlice> part;
-  int64_t offset = 0;
-  for (const ParamSlice& slice : slices) {
-    const int64_t first = std::max(begin, offset), last = std::min(end, offset + slice.numel);
-    if (first < last) part.push_back({slice.param, slice.label, slice.first + first - offset, last - first});
-    offset += slice.numel;
+/// Elements [begin, end) of a flat vector, as one of their own.
+kernels::Segments part_of(const kernels::Segments& segments, int64_t begin, int64_t end) {
+  kernels::Segments part;
+  for (const kernels::Segment& segment : segments) {
+    const int64_t first = std::max(begin, segment.offset), last = std::min(end, segment.offset + segment.numel);
+    if (first >= last) continue;
+    const auto bytes = (first - segment.offset) * static_cast<int64_t>(c10::elementSize(segment.dtype));
+    part.push_back({static_cast<char*>(segment.data) + bytes, segment.dtype, first - begin, last - first});
   }
   return part;
 }
@@ -57,11 +57,14 @@ void reduce(const Wires& wires, Exchange& exchange) {
 }
 
 std::vector<Piece>& Fragment::pieces() {
-  if (!pieces_.empty()) return pieces_;
+  size_t number = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
-    const FlatParams& params = buckets_[i].params;
-    for_each_piece(params.numel(), [&](int64_t begin, int64_t end) {
-      pieces_.push_back({i, begin, FlatParams::Impl::of(part_of(params.impl().slices, begin, end))});
+    const kernels::Params& params = buckets_[i].params.impl().pull();
+    for_each_piece(buckets_[i].params.numel(), [&](int64_t begin, int64_t end) {
+      if (number == pieces_.size()) pieces_.push_back({i, begin, end - begin});
+      Piece& piece = pieces_[number++];
+      piece.params.device = params.device;
+      piece.params.segments = part_of(params.segments, begin, end);
     });
   }
   return pieces_;
@@ -73,7 +76,7 @@ Wires Fragment::take_velocities() {
 
 kernels::Summary Fragment::send(Piece& piece, const Wires& wires, double weight) {
   const Tensor anchor = piece.of(buckets_[piece.bucket].state.anchor);
-  return kernels::send(piece.params.impl().pull(), anchor, piece.of(wires[piece.bucket]), weight);
+  return kernels::send(piece.params, anchor, piece.of(wires[piece.bucket]), weight);
 }
 
 void Fragment::step(const Piece& piece, const Wires& wires, Stepped& stepped, const kernels::Step& step,

@@ -11,17 +11,15 @@ namespace {
 /// The pieces of one flight, in order.
 class Pipeline {
  public:
-  Pipeline(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms)
+  Pipeline(Flight& flight, Fragment& fragment, std::vector<Piece>& pieces, Exchange& exchange, const Terms& terms)
       : flight_(flight),
         fragment_(fragment),
         exchange_(exchange),
         step_(fused_step(*recurrence(terms.rule), 1 / flight.verdict.total_weight, terms.streaming.keep_local)),
         wants_norm_(terms.sync.on_sync != nullptr),
         most_under_way_(2 * exchange.group()->lanes().size()),
-        pieces_(fragment.pieces()) {
-    flight.stepped.velocities = fragment.take_velocities();
-    sums_.resize(pieces_.size());
-  }
+        pieces_(pieces),
+        sums_(pieces.size()) {}
 
   /// All of them; some arrive and are stepped meanwhile.
   kernels::Summary send() {
@@ -33,7 +31,7 @@ class Pipeline {
     return delta;
   }
 
-  /// Those that are left.
+  /// Those that are left. They are stepped if the round commits.
   void land_all() {
     while (landed_ < pieces_.size()) land(landed_);
   }
@@ -57,6 +55,7 @@ class Pipeline {
       sums_[number].wait();
     }
     landed_ = number + 1;
+    if (flight_.verdict.action != Verdict::Action::commit) return;
     guarded(flight_, [&] {
       const Timed timed(flight_.report.apply);
       fragment_.step(pieces_[number], flight_.wires, flight_.stepped, step_, wants_norm_);
@@ -93,6 +92,12 @@ Flight pipeline(Fragment& fragment, size_t number, const Terms& terms, std::vect
     const Timed timed(flight.report.reduce_wait);
     meet(flight, exchange, on_mismatch);
   };
+  // What could fail on this rank alone comes before all have agreed to send.
+  std::vector<Piece>* pieces = nullptr;
+  guarded(flight, [&] {
+    pieces = &fragment.pieces();
+    flight.stepped.velocities = fragment.take_velocities();
+  });
   const auto begin = std::chrono::steady_clock::now();
   meet_in_time();
   if (flight.verdict.action != Verdict::Action::commit) {
@@ -100,7 +105,7 @@ Flight pipeline(Fragment& fragment, size_t number, const Terms& terms, std::vect
     guarded(flight, [&] { offer(flight, fragment, terms); });
     return flight;
   }
-  Pipeline pipeline(flight, fragment, exchange, terms);
+  Pipeline pipeline(flight, fragment, *pieces, exchange, terms);
   const kernels::Summary delta = pipeline.send();
   guarded(flight, [&] { say(flight, delta, terms); });
   flight.header.talk = Talk::close;

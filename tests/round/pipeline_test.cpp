@@ -19,9 +19,9 @@ using testing::normal;
 using testing::same_bits;
 using testing::Tapped;
 
-/// Three pieces, more than one lane has under way: float32, cut inside a parameter, and float64.
+/// Three pieces, more than one lane has under way: float32, cut inside a strided parameter, and float64.
 std::vector<Tensor> long_model() {
-  return {testing::parameter(normal({7}, 1)), testing::parameter(normal({1 << 21}, 2)),
+  return {testing::parameter(normal({7}, 1)), testing::parameter(normal({1 << 11, 1 << 10}, 2).t()),
           testing::parameter(normal({1000, 300}, 3, at::kBFloat16)),
           testing::parameter(normal({5000}, 4, at::kDouble))};
 }
@@ -223,6 +223,33 @@ TEST(Pipeline, ThatFailsHalfWayChangesNothingAndCanBeHeldAgain) {
       EXPECT_TRUE(same_bits(all[rank].anchors, undisturbed[rank].anchors)) << "piece " << failing << ", rank " << rank;
     }
   }
+}
+
+/// Rank 1's, before the first round.
+void converted(size_t parameter, at::ScalarType type) {
+  testing::run_ranks(testing::gloo_group(2, 60s, 2), [&](std::shared_ptr<Communicator> comm) {
+    std::vector<SyncReport> reports;
+    const std::vector<Tensor> params = long_model();
+    DiLoCoOptimizer optimizer(torch::optim::SGD(params, 0.1), comm,
+                              {.sync = {.on_sync = [&](const SyncReport& report) { reports.push_back(report); }}});
+    const auto anchors = optimizer.anchors();
+    if (comm->rank() == 1) {
+      params[parameter].set_data(params[parameter].detach().to(type));
+      EXPECT_THROW(optimizer.sync(), c10::Error);
+    } else {
+      optimizer.sync();
+      ASSERT_EQ(reports.size(), 1);
+      EXPECT_EQ(reports[0].outcome, Outcome::aborted);
+      EXPECT_TRUE(testing::says(reports[0].reason, "rank 1 failed: parameter"));
+    }
+    EXPECT_EQ(optimizer.rounds(), 0);
+    EXPECT_TRUE(same_bits(optimizer.anchors(), anchors));
+  });
+}
+
+TEST(Pipeline, OfAModelThatOneRankConvertedAbortsOnAll) {
+  converted(3, at::kFloat);
+  converted(1, at::kBFloat16);
 }
 
 TEST(Pipeline, OfAGroupThatLostItsLanesIsRefusedByAllRanks) {
