@@ -63,9 +63,10 @@ struct SyncOptions {
 /// Destruction waits for rounds that are under way, as long as the group's timeout.
 ///
 /// Memory: 8 bytes per trainable element for anchor and wire, 4 more for each slot of the rule and for each sync_every
-/// steps of delay (8, and another 4, where replicas are eager); twice that for float64. It is beside the parameters, or
-/// on the CPU with anchor_device: then only parameters cross the bus, by way of 32 MiB of pinned memory, and rounds run
-/// on the CPU. 32 MiB too where the group is on another device than the wire.
+/// steps of delay (8, and another 4, where replicas are eager), and 4 for velocities in a group with lanes; twice that
+/// for float64. It is beside the parameters, or on the CPU with anchor_device: then only parameters cross the bus, by
+/// way of 32 MiB of pinned memory, and rounds run on the CPU. 32 MiB too where the group is on another device than the
+/// wire.
 class OuterLoopOptimizer : public torch::optim::Optimizer {
  public:
   /// Throws c10::Error for unusable arguments, naming argument and value; ConsistencyError on every rank if options,

@@ -4,11 +4,11 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
+
 #include <outerloop/error.hpp>
 
 #include "comm/message.hpp"
-
-#include <algorithm>
 
 namespace outerloop {
 

@@ -12,7 +12,7 @@
 
 namespace outerloop::round {
 
-/// Parameters on one device and of one type of state, with that state: one collective.
+/// Parameters on one device and of one type of state, with that state: one flat vector.
 struct Bucket {
   FlatParams params;
   OuterState state;
