@@ -42,7 +42,7 @@ enum class Sending {
 struct Schedule {
   int64_t sync_every = 100;  ///< inner steps between rounds, >= fragments
   int fragments = 1;         ///< <= layers if they are sent during backward
-  int64_t delay = 0;         ///< inner steps, < sync_every
+  int64_t delay = 0;         ///< inner steps; from sync_every on, several rounds of a fragment are under way
   double bits = 32;          ///< of the wire, per parameter
   Sending sending = Sending::after_step;
 };

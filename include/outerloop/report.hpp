@@ -25,7 +25,8 @@ struct SyncReport {
   std::vector<int64_t> without_grad = {};  ///< parameters (index over all groups) without a gradient at this step:
                                            ///< frozen ones excepted, these take no part in training, often by a mistake
   std::chrono::duration<double> send{};    ///< forming the delta
-  std::chrono::duration<double> reduce{};  ///< in communication, waiting for slower replicas included
+  std::chrono::duration<double> reduce{};  ///< in communication, waiting for slower replicas included; of a round that
+                                           ///< is pipelined, from its first header to its last piece
   std::chrono::duration<double> reduce_wait{};  ///< how long training waited; without delay and lanes, all of it
   std::chrono::duration<double> apply{};        ///< the outer step
 };

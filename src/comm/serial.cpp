@@ -26,12 +26,12 @@ std::string asking(const std::string& count, const Rendezvous& at) {
 std::string heard(const std::string& answer) { return answer + "/heard"; }
 
 /// Returns when they have heard, as the store may go with this rank; or soon.
-void tell_of_clash(c10d::Store& store, const std::vector<std::string>& answers, const std::string& clash,
-                   std::chrono::milliseconds timeout) {
+void tell_of_difference(c10d::Store& store, const std::vector<std::string>& answers, const std::string& difference,
+                        std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds patience{1000};
   std::vector<std::string> all_heard;
   for (const std::string& answer : answers) {
-    store.set(answer, bytes_of(clash));
+    store.set(answer, bytes_of(difference));
     all_heard.push_back(heard(answer));
   }
   try {
@@ -43,24 +43,24 @@ void tell_of_clash(c10d::Store& store, const std::vector<std::string>& answers, 
 std::string give_out(c10d::Store& store, const Rendezvous& at, std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds patience{1000};
   std::vector<std::string> answers;
-  std::string clash;
+  std::string difference;
   for (int other = 1; other < at.size; ++other) {
     try {
-      store.wait({question(other)}, clash.empty() ? timeout : std::min(timeout, patience));
+      store.wait({question(other)}, difference.empty() ? timeout : std::min(timeout, patience));
     } catch (...) {
-      if (clash.empty()) throw;
+      if (difference.empty()) throw;
       break;  // it is not told in time
     }
     const std::string asked = text_of(store.get(question(other))), count = asked.substr(0, asked.find(' '));
     answers.push_back(answer(other, count));
-    if (asked == asking(count, at) || !clash.empty()) continue;
-    clash = c10::str("rank 0 is in a group", asking("", at), ", rank ", other, " in one", asked.substr(count.size()),
-                     "; all must be told the same size and lanes");
+    if (asked == asking(count, at) || !difference.empty()) continue;
+    difference = c10::str("rank 0 is in a group", asking("", at), ", rank ", other, " in one",
+                          asked.substr(count.size()), "; all must be told the same size and lanes");
   }
-  if (!clash.empty()) {
+  if (!difference.empty()) {
     for (int asker = 1; asker <= static_cast<int>(answers.size()); ++asker) store.deleteKey(question(asker));
-    tell_of_clash(store, answers, clash, timeout);
-    throw CommError(clash);
+    tell_of_difference(store, answers, difference, timeout);
+    throw CommError(difference);
   }
   const std::string serial = std::to_string(store.add("outerloop/groups", 1));
   for (int other = 1; other < at.size; ++other) {

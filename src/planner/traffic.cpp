@@ -1,6 +1,7 @@
 #include "planner/traffic.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 namespace outerloop::planner {
@@ -19,8 +20,11 @@ class Round {
 
   /// Sent `early` steps before the end of step `sent`, needed `late` steps after the end of step `needed`.
   void add(int64_t sent, double early, int64_t needed, double late) {
-    traffic_.moments.push_back({within(static_cast<double>(sent) - early), Event::ready, traffic_.messages});
-    traffic_.moments.push_back({within(static_cast<double>(needed) + late), Event::needed, traffic_.messages});
+    const Place ready = place(static_cast<double>(sent) - early), wanted = place(static_cast<double>(needed) + late);
+    const double since = wanted.round - ready.round - (ready.step > wanted.step ? 1 : 0);
+    traffic_.moments.push_back({ready.step, Event::ready, traffic_.messages});
+    traffic_.moments.push_back(
+        {wanted.step, Event::needed, traffic_.messages, static_cast<size_t>(std::max(0.0, since))});
     ++traffic_.messages;
   }
   Traffic in_order(int trips) {
@@ -30,8 +34,13 @@ class Round {
   }
 
  private:
-  /// The same moment of the round before or after.
-  double within(double step) const { return step <= 0 ? step + length_ : step > length_ ? step - length_ : step; }
+  struct Place {
+    double round, step;
+  };
+  Place place(double step) const {
+    const double round = std::ceil(step / length_) - 1;
+    return {round, step - round * length_};
+  }
 
   double length_;
   Traffic traffic_;

@@ -14,9 +14,10 @@ struct Moment {
   double step;  ///< when, in inner steps of computing since the round before, in (0, sync_every]
   Event event;
   size_t message;
+  size_t since = 0;  ///< how often it was ready again since what is needed now was
 };
 
-/// The messages of one round. A message is needed before it is ready again.
+/// The messages of one round.
 struct Traffic {
   std::vector<Moment> moments;  ///< in order of time; at the same time, what is ready comes before what is needed
   size_t messages = 0;          ///< all of one size

@@ -19,15 +19,16 @@ class Clock {
         round_steps_(static_cast<double>(schedule.sync_every)),
         step_seconds_(step_seconds),
         message_seconds_(message_seconds),
-        arrival_(traffic.messages, 0) {}
+        arrivals_(traffic.messages) {}
 
   void pass_round() {
     for (const Moment& at : traffic_.moments) {
       const double now = (round_ * round_steps_ + at.step) * step_seconds_ + waited_;
       if (at.event == Event::ready) {
-        channel_free_ = arrival_[at.message] = std::max(channel_free_, now) + message_seconds_;
-      } else {
-        waited_ += std::max(0.0, arrival_[at.message] - now);
+        channel_free_ = std::max(channel_free_, now) + message_seconds_;
+        arrivals_[at.message].push_back(channel_free_);
+      } else if (const auto& arrivals = arrivals_[at.message]; at.since < arrivals.size()) {
+        waited_ += std::max(0.0, arrivals.rbegin()[at.since] - now);
       }
     }
     ++round_;
@@ -37,7 +38,7 @@ class Clock {
  private:
   const Traffic& traffic_;
   double round_steps_, step_seconds_, message_seconds_;
-  std::vector<double> arrival_;  ///< of each message, last time
+  std::vector<std::vector<double>> arrivals_;  ///< of each message, every time
   double channel_free_ = 0, waited_ = 0;
   int64_t round_ = 0;
 };

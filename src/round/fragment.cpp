@@ -103,10 +103,7 @@ kernels::Summary Fragment::send(const Wires& wires, double weight) {
   kernels::Summary sum;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
-    const auto part = kernels::send(bucket.params.impl().pull(), bucket.state.anchor, wires[i], weight);
-    sum.sum_squares += part.sum_squares;
-    sum.non_finite += part.non_finite;
-    sum.fingerprint = joined(sum.fingerprint, part.fingerprint);
+    join(sum, kernels::send(bucket.params.impl().pull(), bucket.state.anchor, wires[i], weight));
   }
   return sum;
 }
@@ -170,14 +167,6 @@ void Fragment::set_rounds(int64_t rounds) {
 int64_t Fragment::numel() const {
   int64_t sum = 0;
   for (const Bucket& bucket : buckets_) sum += bucket.params.numel();
-  return sum;
-}
-
-int64_t Fragment::wire_bytes() const {
-  int64_t sum = 0;
-  for (const Bucket& bucket : buckets_) {
-    sum += bucket.params.numel() * static_cast<int64_t>(bucket.state.anchor.element_size());
-  }
   return sum;
 }
 

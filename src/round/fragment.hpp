@@ -71,7 +71,6 @@ class Fragment {
   int64_t rounds() const { return rounds_; }
   void set_rounds(int64_t rounds);
   int64_t numel() const;
-  int64_t wire_bytes() const;
   std::vector<Bucket>& buckets() { return buckets_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
 
@@ -84,7 +83,15 @@ class Fragment {
 
 /// The fingerprint of several vectors, one after the other.
 inline uint64_t joined(uint64_t before, uint64_t next) { return 31 * before + next; }
+/// What is told of them.
+inline void join(kernels::Summary& before, const kernels::Summary& next) {
+  before.sum_squares += next.sum_squares;
+  before.non_finite += next.non_finite;
+  before.fingerprint = joined(before.fingerprint, next.fingerprint);
+}
 
+/// Bytes that each replica sends when these are reduced.
+int64_t bytes_sent(const Wires& wires, int replicas);
 /// wire -> sum over ranks of wire. In pieces, if the group has lanes.
 void reduce(const Wires& wires, Exchange& exchange);
 /// The same for piece `number`, which may be in flight with others.

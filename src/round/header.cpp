@@ -17,6 +17,7 @@ const char* name(Talk talk) {
     case Talk::start:
       return "agreeing on parameters";
     case Talk::round:
+    case Talk::pieces:
       return "in a round";
     case Talk::close:
       return "at the end of a round";
@@ -68,6 +69,12 @@ std::string out_of_step(const std::vector<Header>& headers) {
     const Header& header = headers[rank];
     if (header.protocol != first.protocol) {
       return c10::str("rank 0 speaks protocol ", first.protocol, ", rank ", rank, " protocol ", header.protocol);
+    }
+    if (std::minmax(header.talk, first.talk) == std::minmax(Talk::round, Talk::pieces)) {
+      const bool pieces = first.talk == Talk::pieces;
+      return c10::str("rank 0 sends this round ", pieces ? "in pieces" : "whole", ", rank ", rank,
+                      pieces ? " whole" : " in pieces",
+                      "; a group with lanes wants the parameters on its own device on every rank, or on none");
     }
     // A new group may join ranks at different places; one that refuses may not know its own.
     const bool counts = header.talk != Talk::reconnect && header.vote != Vote::failed && first.vote != Vote::failed;

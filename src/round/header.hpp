@@ -9,13 +9,14 @@
 namespace outerloop::round {
 
 /// What the ranks talk about. Every conversation opens with one all-gather of headers, all of one size: ranks that meet
-/// at different points of their programs find out, instead of mixing up payloads.
-enum class Talk : uint32_t { start = 1, round = 2, reconnect = 3, close = 4 };  ///< close: of a pipelined round
+/// at different points of their programs find out, instead of mixing up payloads. A pipelined round has two: pieces
+/// before it, close after it.
+enum class Talk : uint32_t { start = 1, round = 2, reconnect = 3, pieces = 4, close = 5 };
 enum class Vote : uint32_t { commit = 0, abort = 1, failed = 2 };  ///< failed: an exception waits to be thrown there
 
 /// Sent as bytes, so it has no padding.
 struct Header {
-  uint32_t protocol = 2;
+  uint32_t protocol = 3;
   Talk talk{};
   int64_t inner_step = 0;
   int64_t fragment = 0;

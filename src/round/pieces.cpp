@@ -34,6 +34,12 @@ void for_each_piece(int64_t numel, const Body& body) {
 
 }  // namespace
 
+int64_t bytes_sent(const Wires& wires, int replicas) {
+  int64_t sum = 0;
+  for (const Tensor& wire : wires) sum += static_cast<int64_t>(wire.nbytes());
+  return all_reduce_bytes(sum, replicas);
+}
+
 Pending reduce(const Tensor& piece, size_t number, Exchange& exchange) {
   const auto lanes = exchange.from(piece.device()).lanes();
   return lanes[number % lanes.size()]->all_reduce_sum(piece);
@@ -75,12 +81,14 @@ Wires Fragment::take_velocities() {
 }
 
 kernels::Summary Fragment::send(Piece& piece, const Wires& wires, double weight) {
+  RECORD_FUNCTION("outerloop::send", {});
   const Tensor anchor = piece.of(buckets_[piece.bucket].state.anchor);
   return kernels::send(piece.params, anchor, piece.of(wires[piece.bucket]), weight);
 }
 
 void Fragment::step(const Piece& piece, const Wires& wires, Stepped& stepped, const kernels::Step& step,
                     bool wants_norm) const {
+  RECORD_FUNCTION("outerloop::apply", {});
   const OuterState& state = buckets_[piece.bucket].state;
   Tensor velocity, next_velocity;
   if (!stepped.velocities.empty()) {
@@ -94,6 +102,7 @@ void Fragment::step(const Piece& piece, const Wires& wires, Stepped& stepped, co
 }
 
 void Fragment::take(Wires& wires, Stepped& stepped, double keep_local) {
+  RECORD_FUNCTION("outerloop::apply", {});
   for (size_t i = 0; i < buckets_.size(); ++i) {
     OuterState& state = buckets_[i].state;
     std::swap(state.anchor, wires[i]);

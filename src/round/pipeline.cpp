@@ -1,5 +1,9 @@
 #include "round/pipeline.hpp"
 
+#include <ATen/record_function.h>
+#include <c10/util/ScopeExit.h>
+#include <c10/util/StringUtil.h>
+
 #include <algorithm>
 
 #include "outer/recurrence.hpp"
@@ -41,16 +45,14 @@ class Pipeline {
     Piece& piece = pieces_[number];
     guarded(flight_, [&] {
       const Timed timed(flight_.report.send);
-      const kernels::Summary part = fragment_.send(piece, flight_.wires, flight_.report.weight);
-      delta.sum_squares += part.sum_squares;
-      delta.non_finite += part.non_finite;
-      delta.fingerprint = joined(delta.fingerprint, part.fingerprint);
+      join(delta, fragment_.send(piece, flight_.wires, flight_.report.weight));
     });
     sums_[number] = reduce(piece.of(flight_.wires[piece.bucket]), number, exchange_);
   }
 
   void land(size_t number) {
     {
+      RECORD_FUNCTION("outerloop::reduce", {});
       const Timed timed(flight_.report.reduce_wait);
       sums_[number].wait();
     }
@@ -87,7 +89,12 @@ bool pipelined(const Fragment& fragment, Exchange& exchange, const OuterRule& ru
 Flight pipeline(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad,
                 Exchange& exchange, OnMismatch on_mismatch) {
   Flight flight = prepared(fragment, number, terms, std::move(without_grad), exchange.size());
+  flight.header.talk = Talk::pieces;
   flight.travelled = true;
+  auto on_throw = c10::make_scope_exit([&] {
+    fragment.give_back(std::move(flight.wires));
+    if (!flight.stepped.velocities.empty()) fragment.give_back(std::move(flight.stepped.velocities));
+  });
   const auto meet_in_time = [&] {
     const Timed timed(flight.report.reduce_wait);
     meet(flight, exchange, on_mismatch);
@@ -103,17 +110,22 @@ Flight pipeline(Fragment& fragment, size_t number, const Terms& terms, std::vect
   if (flight.verdict.action != Verdict::Action::commit) {
     flight.report.reduce = flight.report.reduce_wait;
     guarded(flight, [&] { offer(flight, fragment, terms); });
+    on_throw.release();
     return flight;
   }
   Pipeline pipeline(flight, fragment, *pieces, exchange, terms);
   const kernels::Summary delta = pipeline.send();
+  flight.report.wire_bytes = bytes_sent(flight.wires, exchange.size());
   guarded(flight, [&] { say(flight, delta, terms); });
   flight.header.talk = Talk::close;
   meet_in_time();
   pipeline.land_all();
   flight.stepped.whole = flight.verdict.action == Verdict::Action::commit;
-  if (flight.stepped.whole && flight.error) std::rethrow_exception(flight.error);  // too late to tell the others
+  if (flight.stepped.whole && flight.error) {
+    throw CommError(c10::str("rank ", exchange.rank(), " failed when all had agreed to commit: ", flight.text));
+  }
   flight.report.reduce = std::chrono::steady_clock::now() - begin;
+  on_throw.release();
   return flight;
 }
 

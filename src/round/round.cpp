@@ -46,7 +46,6 @@ SyncReport commit(Flight& flight, Fragment& fragment, const Terms& terms, const 
     step(flight, fragment, terms, std::move(mean_delta));
   }
   fragment.set_rounds(fragment.rounds() + 1);
-  report.wire_bytes = all_reduce_bytes(fragment.wire_bytes(), report.replicas);
   report.round = fragment.rounds();
   return report;
 }
@@ -82,7 +81,9 @@ Flight send(Fragment& fragment, size_t number, const Terms& terms, std::vector<i
 void travel(Flight& flight, Exchange& exchange, OnMismatch on_mismatch) {
   const Timed timed(flight.report.reduce);
   meet(flight, exchange, on_mismatch);
-  if (flight.verdict.action == Verdict::Action::commit) reduce(flight.wires, exchange);
+  if (flight.verdict.action != Verdict::Action::commit) return;
+  reduce(flight.wires, exchange);
+  flight.report.wire_bytes += bytes_sent(flight.wires, exchange.size());
 }
 
 SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms, const Share* newest) {

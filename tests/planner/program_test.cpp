@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(
     Options, PlannerMistake,
     ::testing::Values(Mistake{{"--step-ms", "0"}, "--step-ms: must be positive and finite, got 0"},
                       Mistake{{"--mbit", "nan"}, "--mbit: must be positive and finite, got nan"},
-                      Mistake{{"--delay", "100"}, "delay must be in [0, sync_every), got 100 for sync_every 100"},
+                      Mistake{{"--fragments", "101"}, "sync_every must be >= fragments, got 100 for 101 fragments"},
                       Mistake{{"--probe"},
                               "--probe: a group of one has no link; set RANK and WORLD_SIZE, as torchrun does"},
                       Mistake{{"--json", "no/such/folder"}, "--json no/such/folder: cannot be written"}));

@@ -23,6 +23,15 @@ TEST(Traffic, OfFragmentsFollowsTheSchedule) {
   EXPECT_EQ(traffic.trips, 2);
 }
 
+TEST(Traffic, WithALongDelayIsReadyAgainBeforeItIsNeeded) {
+  for (const Moment& at : traffic_of({}, {.sync_every = 7, .fragments = 3, .delay = 17}).moments) {
+    EXPECT_EQ(at.since, at.event == Event::needed ? 2 : 0);
+  }
+  for (const Moment& at : traffic_of({}, {.sync_every = 7, .delay = 7}).moments) {
+    EXPECT_EQ(at.since, at.event == Event::needed ? 1 : 0);
+  }
+}
+
 TEST(Traffic, OfLayersLiesWithinTheSteps) {
   const Traffic traffic = traffic_of({.layers = 4}, {2, 2, 0, 32, Sending::during_backward});
   EXPECT_EQ(steps_of(traffic, Event::ready),

@@ -156,6 +156,8 @@ void expect_abort(const std::string& reason, const SyncOptions& sync, const What
     EXPECT_EQ(pieces[rank].reports[1].outcome, Outcome::aborted);
     EXPECT_EQ(pieces[rank].reports[1].reason, whole[rank].reports[1].reason);
     EXPECT_TRUE(testing::says(pieces[rank].reports[1].reason, reason));
+    EXPECT_EQ(whole[rank].reports[1].wire_bytes, 0);
+    EXPECT_EQ(pieces[rank].reports[1].wire_bytes, pieces[rank].reports[0].wire_bytes);  // they had travelled
     EXPECT_EQ(pieces[rank].reports[2].outcome, Outcome::committed);
     EXPECT_TRUE(same_bits(pieces[rank].params, whole[rank].params)) << "rank " << rank;
     EXPECT_TRUE(same_bits(pieces[rank].anchors, whole[rank].anchors)) << "rank " << rank;
@@ -252,19 +254,39 @@ TEST(Pipeline, OfAModelThatOneRankConvertedAbortsOnAll) {
   converted(1, at::kBFloat16);
 }
 
+/// A group with lanes that come and go.
+struct Fickle final : Communicator {
+  explicit Fickle(std::shared_ptr<Communicator> group, bool has_lanes) : group(std::move(group)), has(has_lanes) {}
+  int rank() const override { return group->rank(); }
+  int size() const override { return group->size(); }
+  at::Device device() const override { return group->device(); }
+  Pending all_reduce_sum(Tensor flat) override { return group->all_reduce_sum(flat); }
+  Pending all_gather(Tensor rows, Tensor flat) override { return group->all_gather(rows, flat); }
+  Pending broadcast(Tensor flat, int root) override { return group->broadcast(flat, root); }
+  std::vector<std::shared_ptr<Communicator>> lanes() override {
+    return has ? group->lanes() : std::vector<std::shared_ptr<Communicator>>{};
+  }
+  std::shared_ptr<Communicator> group;
+  bool has;
+};
+
+TEST(Pipeline, OnOneRankOnlyIsRefusedByAll) {
+  testing::run_ranks(testing::gloo_group(2, 60s, 2), [](std::shared_ptr<Communicator> comm) {
+    const auto group = std::make_shared<Fickle>(comm, true);
+    testing::Replica replica(group);
+    group->has = comm->rank() == 0;
+    EXPECT_TRUE(testing::says(testing::message_of<ConsistencyError>([&] { replica.step(1); }),
+                              "rank 0 sends this round in pieces, rank 1 whole"));
+    EXPECT_TRUE(replica.reports.empty());
+    group->has = true;
+    replica.step(1);
+    EXPECT_EQ(replica.reports.size(), 1);
+  });
+}
+
 TEST(Pipeline, OfAGroupThatLostItsLanesIsRefusedByAllRanks) {
   testing::run_ranks(testing::gloo_group(2, 60s, 2), [](std::shared_ptr<Communicator> comm) {
-    struct Bare final : Communicator {
-      explicit Bare(std::shared_ptr<Communicator> group) : group(std::move(group)) {}
-      int rank() const override { return group->rank(); }
-      int size() const override { return group->size(); }
-      at::Device device() const override { return group->device(); }
-      Pending all_reduce_sum(Tensor flat) override { return group->all_reduce_sum(flat); }
-      Pending all_gather(Tensor rows, Tensor flat) override { return group->all_gather(rows, flat); }
-      Pending broadcast(Tensor flat, int root) override { return group->broadcast(flat, root); }
-      std::shared_ptr<Communicator> group;
-    };
-    if (comm->rank() == 1) comm = std::make_shared<Bare>(comm);
+    if (comm->rank() == 1) comm = std::make_shared<Fickle>(comm, false);
     EXPECT_TRUE(testing::says(testing::message_of<ConsistencyError>([&] { testing::Replica replica(comm); }),
                               "rank 0 has lanes 2, rank 1 has lanes 0"));
   });
