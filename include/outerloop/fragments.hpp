@@ -67,8 +67,8 @@ struct Streaming {
   /// deltas d_i of M replicas that weigh the same, at round t, delay being k * sync_every, k >= 1:
   ///   mean_delta = (d_i(t) - d_i(t - k)) / M + mean over replicas of d(t - k)
   /// and what lies before the first round is 0. So every delta counts once, on every replica; but their anchors are no
-  /// longer the same, are not compared, and stay apart until sync(), where all take rank 0's. An aborted round takes
-  /// its replica's own share back. Wants a smaller outer lr: see largest_stable_lr.
+  /// longer the same, are not compared, and stay apart until sync(), where all take the majority's, the lowest rank's
+  /// on a tie. An aborted round takes its replica's own share back. Wants a smaller outer lr: see largest_stable_lr.
   bool eager = false;
 };
 

@@ -18,7 +18,8 @@ namespace outerloop {
 using torch::optim::Optimizer;
 
 enum class Start { broadcast, verify, trust };  ///< rank 0's parameters to all | throw if they differ | neither
-enum class OnAbort { rollback, keep_local };    ///< params <- anchor | train on from the local parameters
+/// params <- anchor, of the fragment, or of all where the delta was not finite | train on from the local parameters
+enum class OnAbort { rollback, keep_local };
 enum class OnMismatch {
   repair,
   fail

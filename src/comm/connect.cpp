@@ -25,12 +25,16 @@ namespace outerloop {
 
 namespace {
 
+void check_lanes(int lanes) {
+  constexpr int most_lanes = 64;  // connections for each are made between all ranks
+  TORCH_CHECK(lanes >= 0 && lanes <= most_lanes, "lanes must be in [0, ", most_lanes, "], got ", lanes);
+}
+
 void check(const Rendezvous& at) {
   TORCH_CHECK(at.size >= 1, "size must be >= 1, got ", at.size);
   TORCH_CHECK(at.rank >= 0 && at.rank < at.size, "rank must be in [0, size), got rank ", at.rank, " of size ", at.size);
   TORCH_CHECK(!at.host.empty(), "host must not be empty");
-  constexpr int most_lanes = 64;  // connections for each are made between all ranks
-  TORCH_CHECK(at.lanes >= 0 && at.lanes <= most_lanes, "lanes must be in [0, ", most_lanes, "], got ", at.lanes);
+  check_lanes(at.lanes);
   constexpr std::chrono::hours longest{24 * 365};  // clocks of libtorch overflow some centuries later
   TORCH_CHECK(at.timeout.count() > 0 && at.timeout <= longest, "timeout must be positive and at most a year, got ",
               at.timeout.count(), " ms");
@@ -147,6 +151,7 @@ std::shared_ptr<Communicator> connect_nccl(const Rendezvous& at, int cuda_device
 }
 
 std::shared_ptr<Communicator> connect_from_env(std::chrono::milliseconds timeout, int lanes) {
+  check_lanes(lanes);
   constexpr int64_t most_ranks = 1 << 20;
   const auto size = env_integer("WORLD_SIZE", 1, most_ranks);
   const auto rank = env_integer("RANK", 0, size.value_or(most_ranks) - 1);

@@ -37,15 +37,17 @@ void OuterLoopOptimizer::Impl::give_back(round::Flight flight) {
 
 /// Whether a round is to be applied after this step.
 bool OuterLoopOptimizer::Impl::due() const {
-  return !flights.empty() && flights.front().report.inner_step + streaming.delay <= inner_step;
+  return !flights.empty() && inner_step - flights.front().report.inner_step >= streaming.delay;
 }
 
-/// The first, wherever it is.
+/// The first, wherever it is. What a callback or a rule throws here alone is kept: the other replicas go on.
 void OuterLoopOptimizer::Impl::land(const round::Share* newest) {
-  round::Flight& flight = flights.front();
-  round::Fragment& fragment = (*fragments)[flight.fragment];
-  const SyncReport report = [&] {
+  SyncReport report;
+  {
+    round::Flight& flight = flights.front();
+    round::Fragment& fragment = (*fragments)[flight.fragment];
     const auto over = c10::make_scope_exit([&] {
+      in_callback = false;
       give_back(std::move(flight));
       flights.pop_front();
     });
@@ -58,9 +60,38 @@ void OuterLoopOptimizer::Impl::land(const round::Share* newest) {
     flight.report.reduce_wait += std::chrono::steady_clock::now() - begin;
     flight.report.staleness = inner_step - flight.report.inner_step;
     if (flight.verdict.action == round::Verdict::Action::repair) wait_for_courier();
-    return round::land(flight, fragment, exchange, terms(), newest);
-  }();
-  if (sync.on_sync) sync.on_sync(report);
+    in_callback = true;  // a repair asks weight and commit_if again
+    try {
+      report = round::land(flight, fragment, exchange, terms(), newest);
+    } catch (const CommError&) {
+      throw;
+    } catch (const ConsistencyError&) {
+      if (flight.error) std::rethrow_exception(flight.error);
+      throw;
+    } catch (...) {
+      return keep(std::current_exception());
+    }
+    // What made this fragment not finite is in the others as well, and would come back from there.
+    const bool lost = report.outcome == Outcome::aborted && flight.header.non_finite > 0;
+    if (lost && sync.on_abort == OnAbort::rollback) {
+      for (round::Fragment& each : fragments->each()) each.rollback();
+    }
+    if (flight.error) return keep(flight.error);
+  }
+  try {
+    if (sync.on_sync) sync.on_sync(report);
+  } catch (...) {
+    keep(std::current_exception());
+  }
+}
+
+/// The first of several.
+void OuterLoopOptimizer::Impl::keep(std::exception_ptr error) {
+  if (!kept) kept = std::move(error);
+}
+
+void OuterLoopOptimizer::Impl::rethrow() {
+  if (kept) std::rethrow_exception(std::exchange(kept, nullptr));
 }
 
 void OuterLoopOptimizer::Impl::land_all() {

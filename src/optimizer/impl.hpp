@@ -28,6 +28,7 @@ struct OuterLoopOptimizer::Impl {
   optimizer::Schedule schedule;
   int64_t inner_step = 0;
   bool in_callback = false;
+  std::exception_ptr kept = {};  ///< thrown by a callback; goes on when what all replicas do together is over
 
   round::Description description{""};
   std::optional<round::Fragments> fragments = {};
@@ -35,6 +36,7 @@ struct OuterLoopOptimizer::Impl {
   std::deque<round::Flight> flights = {};    ///< rounds between send and apply, in the order of both
   round::Courier courier = {};               ///< goes first, and uses all the others
 
+  void check_no_callback() const;
   void hand_on(const Groups& groups);
   round::Fragments fragments_of(const Groups& groups) const;
   std::optional<round::Fragments> grown_for(const Groups& groups) const;
@@ -48,6 +50,8 @@ struct OuterLoopOptimizer::Impl {
   bool due() const;
   void land(const round::Share* newest = nullptr);
   void land_all();
+  void keep(std::exception_ptr error);
+  void rethrow();
   void wait_for_courier();
   void drop_flights();
   template <class Talk>

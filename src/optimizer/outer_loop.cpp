@@ -117,9 +117,13 @@ void OuterLoopOptimizer::Impl::recovering(const Groups& groups, const Talk& talk
   }
 }
 
-void OuterLoopOptimizer::Impl::hand_on(const Groups& groups) {
+void OuterLoopOptimizer::Impl::check_no_callback() const {
   TORCH_CHECK(!in_callback,
               "weight and commit_if are asked in the middle of a round: they must not call the optimizer");
+}
+
+void OuterLoopOptimizer::Impl::hand_on(const Groups& groups) {
+  check_no_callback();
   while (!optimizer::same_sizes(groups, inner->param_groups())) recovering(groups, [&] { follow_parameters(groups); });
   optimizer::hand_on_options(groups, *inner);
 }
@@ -128,12 +132,14 @@ Tensor OuterLoopOptimizer::step(LossClosure closure) {
   impl_->hand_on(param_groups_);
   Tensor loss = impl_->inner->step(std::move(closure));
   impl_->advance(param_groups_);
+  impl_->rethrow();
   return loss;
 }
 
 void OuterLoopOptimizer::skip_step() {
   impl_->hand_on(param_groups_);
   impl_->advance(param_groups_);
+  impl_->rethrow();
 }
 
 void OuterLoopOptimizer::sync() {
@@ -146,11 +152,14 @@ void OuterLoopOptimizer::sync() {
       impl_->land();
     }
   });
+  impl_->rethrow();
 }
 
 void OuterLoopOptimizer::drain() {
   const at::NoGradGuard no_grad;
+  impl_->check_no_callback();
   impl_->recovering(param_groups_, [&] { impl_->land_all(); });
+  impl_->rethrow();
 }
 
 void OuterLoopOptimizer::Impl::advance(const Groups& groups) {

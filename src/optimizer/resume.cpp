@@ -11,6 +11,7 @@ namespace outerloop {
 // ---- a new group after a failure ----
 
 void OuterLoopOptimizer::reconnect(std::shared_ptr<Communicator> comm) {
+  impl_->check_no_callback();
   impl_->reconnect(std::move(comm), param_groups_);
 }
 
@@ -68,6 +69,7 @@ void OuterLoopOptimizer::save(torch::serialize::OutputArchive& archive) const {
 void OuterLoopOptimizer::load(torch::serialize::InputArchive& archive) {
   const at::NoGradGuard no_grad;
   Impl& impl = *impl_;
+  impl.check_no_callback();
   TORCH_CHECK(idle(), "load: ", impl.flights.size(), " rounds are under way; call drain() before, on all replicas");
   const checkpoint::Snapshot saved = checkpoint::read(archive);
   // Groups may have been added since the last step, to match the checkpoint: the outer state grows to hold them.

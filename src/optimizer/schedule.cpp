@@ -11,7 +11,10 @@ Schedule::Schedule(int64_t sync_every, int64_t fragments, int64_t delay) : sync_
 }
 
 std::optional<size_t> Schedule::sent_after(int64_t step) const {
-  const int64_t applied = (step - 1 + delay_) % sync_every_ + 1;  // within the window, 1 to sync_every
+  // Within the window, 1 to sync_every; unsigned, as the sum of two of that may not be an int64_t.
+  const auto window = static_cast<uint64_t>(sync_every_);
+  const uint64_t sum = static_cast<uint64_t>(step - 1) % window + static_cast<uint64_t>(delay_) % window;
+  const auto applied = static_cast<int64_t>(sum % window) + 1;
   const auto found = std::lower_bound(applied_at_.begin(), applied_at_.end(), applied);
   if (*found != applied) return std::nullopt;
   return found - applied_at_.begin();

@@ -50,7 +50,7 @@ constexpr double least_weight = 1e-9, largest_weight = 1e15;
 std::string objections(const std::vector<Header>& headers) {
   for (size_t rank = 0; rank < headers.size(); ++rank) {
     const Header& header = headers[rank];
-    if (!(header.weight == 0 || (header.weight >= least_weight && header.weight <= largest_weight))) {
+    if (!(header.weight == 0 || takes_part(header.weight))) {
       return c10::str("rank ", rank, " has weight ", header.weight, "; it must be 0, or from ", least_weight, " to ",
                       largest_weight);
     }
@@ -63,6 +63,8 @@ std::string objections(const std::vector<Header>& headers) {
 
 }  // namespace
 
+bool takes_part(double weight) { return weight >= least_weight && weight <= largest_weight; }
+
 std::string out_of_step(const std::vector<Header>& headers) {
   const Header& first = headers[0];
   for (size_t rank = 1; rank < headers.size(); ++rank) {
@@ -70,7 +72,8 @@ std::string out_of_step(const std::vector<Header>& headers) {
     if (header.protocol != first.protocol) {
       return c10::str("rank 0 speaks protocol ", first.protocol, ", rank ", rank, " protocol ", header.protocol);
     }
-    if (std::minmax(header.talk, first.talk) == std::minmax(Talk::round, Talk::pieces)) {
+    const auto at = [](const Header& h) { return std::tie(h.inner_step, h.fragment, h.round); };
+    if (at(header) == at(first) && std::minmax(header.talk, first.talk) == std::minmax(Talk::round, Talk::pieces)) {
       const bool pieces = first.talk == Talk::pieces;
       return c10::str("rank 0 sends this round ", pieces ? "in pieces" : "whole", ", rank ", rank,
                       pieces ? " whole" : " in pieces",
@@ -78,7 +81,6 @@ std::string out_of_step(const std::vector<Header>& headers) {
     }
     // A new group may join ranks at different places; one that refuses may not know its own.
     const bool counts = header.talk != Talk::reconnect && header.vote != Vote::failed && first.vote != Vote::failed;
-    const auto at = [](const Header& h) { return std::tie(h.inner_step, h.fragment, h.round); };
     if (header.talk != first.talk || (counts && at(header) != at(first))) {
       return c10::str("replicas are out of step: ", place(0, first), ", ", place(rank, header),
                       "; every rank must call step(), skip_step(), sync() and add_param_group() alike");

@@ -38,6 +38,9 @@ struct Verdict {
   int root = 0;  ///< repair: the rank whose anchor all take
 };
 
+/// Whether a replica of this weight has a share in the mean: with 0 it has none, and all others are refused.
+bool takes_part(double weight);
+
 /// What all ranks do in this round: a pure function of the headers, so that all do the same. Ranks whose descriptions
 /// differ, or that talk about different things, disagree; the texts tell more.
 Verdict decide(const std::vector<Header>& headers, OnMismatch on_mismatch);

@@ -54,7 +54,6 @@ SyncReport abort(Flight& flight, Fragment& fragment, const Terms& terms, const S
   flight.report.outcome = Outcome::aborted;
   flight.report.reason = flight.verdict.reason;
   step(flight, fragment, terms, exchanged(flight, newest));
-  if (flight.error) std::rethrow_exception(flight.error);
   return flight.report;
 }
 
@@ -89,7 +88,6 @@ void travel(Flight& flight, Exchange& exchange, OnMismatch on_mismatch) {
 SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms, const Share* newest) {
   switch (flight.verdict.action) {
     case Verdict::Action::disagree:
-      if (flight.error) std::rethrow_exception(flight.error);
       throw ConsistencyError(flight.verdict.reason);
     case Verdict::Action::repair:
       return repair(flight, fragment, exchange, terms);
@@ -104,7 +102,7 @@ SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Te
 void keep_share(Flight& flight, Fragment& fragment) {
   flight.header.fingerprint = 0;
   const double weight = flight.report.weight;
-  if (flight.header.vote != Vote::commit || flight.header.non_finite > 0 || !(weight > 0)) return;
+  if (flight.header.vote != Vote::commit || flight.header.non_finite > 0 || !takes_part(weight)) return;
   flight.share = {fragment.take_wires(), 1 / (flight.report.replicas * weight)};
   for (size_t i = 0; i < flight.wires.size(); ++i) flight.share.wires[i].copy_(flight.wires[i]);
 }

@@ -5,7 +5,7 @@
 namespace outerloop::round {
 
 /// A round is these three, one after the other. On every rank it commits or aborts, with the same reason; if a callback
-/// throws, it aborts everywhere and the exception goes on here, at land.
+/// throws, it aborts everywhere, and the exception stays in the flight.
 ///
 /// send: params -> delta -> wire, and what the others shall hear.
 Flight send(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad, int replicas);

@@ -1,5 +1,7 @@
 #include <outerloop/outerloop.hpp>
 
+#include <limits>
+
 #include "optimizer/models.hpp"
 #include "optimizer/schedule.hpp"
 #include "optimizer/thrown.hpp"
@@ -57,6 +59,11 @@ TEST(Schedule, OfEnormousWindowsDoesNotOverflow) {
   EXPECT_EQ(schedule.sent_after(1), std::nullopt);
   EXPECT_EQ(schedule.sent_after(sync_every / 8), 0);
   EXPECT_EQ(schedule.sent_after(sync_every), 7);
+
+  const int64_t longest = std::numeric_limits<int64_t>::max();  // 7 (mod 8)
+  EXPECT_EQ(optimizer::Schedule(8, 1, longest).sent_after(1), 0);
+  EXPECT_EQ(optimizer::Schedule(longest, 1, longest - 1).sent_after(1), 0);
+  EXPECT_EQ(optimizer::Schedule(longest, 1, longest - 1).sent_after(longest - 1), std::nullopt);
 }
 
 TEST(Schedule, RoundsEndEverySyncEverySteps) {

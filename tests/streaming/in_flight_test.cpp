@@ -263,6 +263,128 @@ TEST(InFlight, KeepLocalOneNeverHandsTheAnchorOut) {
   });
 }
 
+/// Two fragments of three parameters that are trained with the same gradient.
+struct Two {
+  Two(const std::shared_ptr<Communicator>& comm, DiLoCoOptions options, double start = 0)
+      : params{parameter(torch::full({2}, start)), parameter(torch::full({3}, start)),
+               parameter(torch::full({1}, start))},
+        optimizer(torch::optim::SGD(params, 1.0), comm, recording(std::move(options))) {}
+  Two(const Two&) = delete;
+
+  void set_gradients(double gradient) {
+    for (const Tensor& param : params) {
+      if (param.requires_grad()) param.mutable_grad() = torch::full_like(param, gradient).detach();
+    }
+  }
+  /// What it throws.
+  template <class Body>
+  std::string thrown(const Body& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  std::vector<Tensor> params;
+  std::vector<SyncReport> reports;
+  DiLoCoOptimizer optimizer;
+
+ private:
+  DiLoCoOptions recording(DiLoCoOptions options) {
+    options.streaming.fragments = FragmentPlan::listed({{0, 2}, {1}});
+    options.sync.on_sync = [this](const SyncReport& report) { reports.push_back(report); };
+    return options;
+  }
+};
+
+/// Rank 1's commit_if throws when it is asked for the first time.
+SyncOptions throwing_once(int rank) {
+  return {.commit_if = [rank, asked = 0](const SyncReport&) mutable {
+    if (rank == 1 && asked++ == 0) throw std::runtime_error("no disk");
+    return true;
+  }};
+}
+
+TEST(InFlight, ExceptionOfACallbackWaitsUntilSyncIsOverOnAllReplicas) {
+  for (const int64_t delay : {0, 4}) {
+    run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+      Two two(comm, delayed(delay, 8, throwing_once(comm->rank())));
+      for (int step = 1; step <= 4; ++step) {  // with a delay, fragment 1 has been sent after the last
+        two.set_gradients(1);
+        EXPECT_EQ(two.thrown([&] { two.optimizer.step(); }), "");
+        if (delay == 0 && step == 3) break;
+      }
+      EXPECT_EQ(two.thrown([&] { two.optimizer.sync(); }), comm->rank() == 1 ? "no disk" : "");
+      EXPECT_TRUE(two.optimizer.idle());
+      two.optimizer.sync();
+      EXPECT_EQ(two.reports.back().outcome, Outcome::committed);
+      const auto anchors = two.optimizer.anchors();
+      for (int step = 0; step < 8; ++step) {
+        two.set_gradients(1);
+        two.optimizer.step();
+      }
+      two.optimizer.sync();
+      EXPECT_EQ(two.reports.back().outcome, Outcome::committed);
+      if (delay > 0) return;  // which loses steps
+      for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(two.optimizer.anchors()[i], anchors[i] - 8));
+    });
+  }
+}
+
+TEST(InFlight, ExceptionOfACallbackWaitsUntilAFrozenParameterHasLeftOnAllReplicas) {
+  run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+    Two two(comm, delayed(3, 8, throwing_once(comm->rank())));
+    std::vector<std::string> thrown;
+    for (int step = 1; step <= 24; ++step) {
+      if (step == 2) two.params[2].set_requires_grad(false);
+      two.set_gradients(1);
+      std::string what = two.thrown([&] { two.optimizer.step(); });
+      if (!what.empty()) thrown.push_back(what);
+    }
+    EXPECT_EQ(thrown, comm->rank() == 1 ? std::vector<std::string>{"no disk"} : std::vector<std::string>{});
+    EXPECT_EQ(two.optimizer.local_steps(), 24);
+    two.optimizer.sync();
+    EXPECT_EQ(two.reports.back().outcome, Outcome::committed);
+  });
+}
+
+TEST(InFlight, ReplicaWhoseDeltaIsNotFiniteLosesItInAllFragments) {
+  for (const int64_t delay : {0, 1}) {
+    run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+      Two two(comm, delayed(delay));
+      int aborted = 0;
+      for (int step = 1; step <= 16; ++step) {
+        // Whatever is not finite anywhere in the model is everywhere in the gradient.
+        const bool finite = two.params[0].isfinite().all().item<bool>() && two.params[1].isfinite().all().item<bool>();
+        two.set_gradients(finite && !(step == 1 && comm->rank() == 1) ? 1 : NAN);
+        two.optimizer.step();
+      }
+      for (const SyncReport& report : two.reports) aborted += report.outcome == Outcome::aborted;
+      EXPECT_LE(aborted, 2);
+      EXPECT_EQ(two.reports.back().outcome, Outcome::committed);
+    });
+  }
+}
+
+TEST(InFlight, RoundIsNotDrainedByACallbackOfItsRepair) {
+  run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    Two* self = nullptr;
+    int asked = 0;
+    SyncOptions sync{.start = Start::trust};
+    sync.commit_if = [&](const SyncReport&) {
+      if (++asked == 2) self->optimizer.drain();
+      return true;
+    };
+    Two two(comm, delayed(0, 2, sync), comm->rank());  // anchors differ
+    self = &two;
+    EXPECT_TRUE(says(two.thrown([&] { two.optimizer.sync(); }), "must not call the optimizer"));
+    two.optimizer.sync();
+    EXPECT_EQ(two.reports.back().outcome, Outcome::committed);
+  });
+}
+
 /// The network takes until training has gone on by two steps.
 TEST(InFlight, TrainingGoesOnWhileTheNetworkIsBusy) {
   run_ranks(2, [](std::shared_ptr<Communicator> comm) {
