@@ -81,7 +81,7 @@ class OuterLoopOptimizer : public torch::optim::Optimizer {
 
   /// One inner step, then a round if the schedule asks for it. A closure runs as the inner optimizer runs it, however
   /// often, and counts as one step. Returns what the inner step returns. Throws CommError, ConsistencyError, and
-  /// whatever closure and callbacks throw.
+  /// whatever closure and callbacks throw, the latter when all replicas are through with what they do together.
   Tensor step(LossClosure closure = nullptr) override;
   void skip_step();  ///< counts a step whose gradients were thrown away, so that replicas stay in step
   /// drain(), and then a round of every fragment, outside the schedule, on all replicas at the same step; the schedule

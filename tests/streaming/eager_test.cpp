@@ -200,6 +200,21 @@ TEST(Eager, ReplicaWithANaNIsBackAtItsAnchorAtOnce) {
   EXPECT_TRUE(same_bits(anchors[1], torch::full({3}, -2.0F)));
 }
 
+TEST(Eager, ShareOfAWeightThatAllRefuseIsNotApplied) {
+  run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    DiLoCoOptions options = exactly(1);
+    options.sync.weight = [rank = comm->rank(), asked = 0]() mutable { return rank == 0 && asked++ == 1 ? 1e-42 : 1; };
+    Replica replica(comm, options);
+    for (int step = 0; step < 4; ++step) {
+      replica.step(1);
+      EXPECT_TRUE(replica.anchor().isfinite().all().item<bool>()) << "after step " << step;
+    }
+    replica.optimizer.sync();
+    EXPECT_TRUE(says(replica.reports.at(1).reason, "rank 0 has weight"));
+    EXPECT_EQ(replica.reports.back().outcome, Outcome::committed);
+  });
+}
+
 TEST(Eager, ReplicasTakeOneAnchorWhenTheyReconnect) {
   const auto first = gloo_group(2), second = gloo_group(2);
   const auto anchors = run_ranks(first, [&](std::shared_ptr<Communicator> comm) {
