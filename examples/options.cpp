@@ -13,6 +13,8 @@
 namespace {
 
 constexpr int most_replicas = 1024;
+constexpr int64_t most = 1'000'000'000'000;
+const CLI::Range positive(int64_t{1}, most), non_negative(int64_t{0}, most);
 
 const std::map<std::string, Mode> modes{
     {"diloco", Mode::diloco}, {"local-sgd", Mode::local_sgd}, {"ddp", Mode::ddp}, {"solo", Mode::solo}};
@@ -27,35 +29,47 @@ void describe(CLI::App& app, Options& options) {
       ->default_str(name_of(options.mode));
   app.add_option("--replicas", options.replicas, "Processes to start (not under torchrun, which starts its own)")
       ->check(CLI::Range(1, most_replicas));
-  app.add_option("--steps", options.steps, "Inner steps of each replica")->check(CLI::PositiveNumber);
-  app.add_option("--seed", options.seed, "Of the initial parameters and of the batches")->check(CLI::NonNegativeNumber);
-  app.add_option("--batch", options.batch, "Windows of 64 bytes per replica and step")->check(CLI::PositiveNumber);
-  app.add_option("--lr", options.lr, "Peak learning rate of the inner AdamW")->check(CLI::NonNegativeNumber);
+  app.add_option("--steps", options.steps, "Inner steps of each replica")->check(positive);
+  app.add_option("--seed", options.seed, "Of the initial parameters and of the batches")->check(non_negative);
+  app.add_option("--batch", options.batch, "Windows of 64 bytes per replica and step")->check(positive);
+  app.add_option("--lr", options.lr, "Peak learning rate of the inner AdamW")->check(CLI::Range(0.0, 1e6));
   app.add_option_function<std::string>(
          "--device", [&options](const std::string& name) { options.cuda = name == "cuda"; },
          "Where the replicas train: cpu or, with the program train_gpt_cuda, cuda (they share the GPUs there are)")
       ->check(CLI::IsMember(std::set<std::string>{"cpu", "cuda"}))
       ->default_str("cpu");
   app.add_option("--threads", options.threads, "Threads of each replica on the CPU")->check(CLI::Range(1, 1024));
-  app.add_option("--sync-every", options.sync_every, "Inner steps between rounds")->check(CLI::PositiveNumber);
+  app.add_option("--sync-every", options.sync_every, "Inner steps between rounds")->check(positive);
   app.add_option("--outer-lr", options.outer_lr, "Outer learning rate of diloco");
   app.add_option("--outer-momentum", options.outer_momentum, "Outer Nesterov momentum of diloco");
   app.add_option("--fragments", options.fragments, "Parts of the model that take turns at rounds, of diloco")
-      ->check(CLI::PositiveNumber);
+      ->check(positive);
   app.add_option("--delay", options.delay, "Inner steps between a round's send and its apply, of diloco")
-      ->check(CLI::NonNegativeNumber);
+      ->check(non_negative);
   app.add_option("--keep-local", options.keep_local, "How much of the local parameters survives a round, of diloco")
       ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--lanes", options.lanes, "Pieces of a round that are under way at a time; 0: rounds go whole")
+      ->check(CLI::Range(0, 64));
   app.add_flag("--eager", options.eager, "A replica counts its own newest delta at once, of diloco");
-  app.add_option("--eval-every", options.eval_every, "Steps between evaluations")->check(CLI::PositiveNumber);
-  app.add_option("--eval-windows", options.eval_windows, "Validation windows of 64 bytes")->check(CLI::PositiveNumber);
-  app.add_option("--sample", options.sample, "Bytes of text to write at the end")->check(CLI::NonNegativeNumber);
+  app.add_option("--eval-every", options.eval_every, "Steps between evaluations")->check(positive);
+  app.add_option("--eval-windows", options.eval_windows, "Validation windows of 64 bytes")->check(positive);
+  app.add_option("--sample", options.sample, "Bytes of text to write at the end")->check(non_negative);
   app.add_option("--log", options.log, "File for one JSON line per evaluation and per round");
   app.add_option("--timeout", options.timeout, "Seconds that a replica waits for the others")
       ->check(CLI::Range(1, 1'000'000));
 }
 
 void check_schedule(const Options& options) {
+  if (options.mode != Mode::diloco) {
+    const Options unset;
+    const auto refuse = [&](bool given, const std::string& name) {
+      if (given) throw BadInput(name + " is of --mode diloco, not of " + name_of(options.mode));
+    };
+    refuse(options.fragments != unset.fragments, "--fragments");
+    refuse(options.delay != unset.delay, "--delay");
+    refuse(options.keep_local != unset.keep_local, "--keep-local");
+    refuse(options.eager, "--eager");
+  }
   if (options.fragments > options.sync_every) {
     throw BadInput("--fragments " + std::to_string(options.fragments) + ": more than --sync-every " +
                    std::to_string(options.sync_every));

@@ -31,6 +31,7 @@ struct Options {
   int64_t delay = 0;
   double keep_local = 0;
   bool eager = false;
+  int lanes = 0;
 
   int64_t eval_every = 60;  ///< steps; with rounds, at the first round from there on
   int64_t eval_windows = 1024;

@@ -58,6 +58,7 @@ RunLog::RunLog(const Options& options, int rank, int64_t parameters)
              {"delay", options.delay},
              {"keep_local", options.keep_local},
              {"eager", options.eager},
+             {"lanes", options.lanes},
              {"parameters", parameters}});
 }
 
@@ -89,11 +90,14 @@ void RunLog::round(const outerloop::SyncReport& report, int64_t bytes_sent) {
   if (!speaks_) return;
   if (report.fragment >= std::ssize(fragments_)) fragments_.resize(report.fragment + 1);
   OfFragment& sum = fragments_[report.fragment];
-  ++sum.rounds;
-  sum.staleness += report.staleness;
-  sum.bytes += report.wire_bytes;
-  sum.reduce_seconds += report.reduce.count();
-  sum.wait_seconds += report.reduce_wait.count();
+  sum.all_bytes += report.wire_bytes;
+  if (report.staleness == options_.delay) {  // else sync() did not wait so long
+    ++sum.rounds;
+    sum.staleness += report.staleness;
+    sum.bytes += report.wire_bytes;
+    sum.reduce_seconds += report.reduce.count();
+    sum.wait_seconds += report.reduce_wait.count();
+  }
   write(Json{{"kind", "round"},
              {"step", report.inner_step},
              {"fragment", report.fragment},
@@ -145,7 +149,7 @@ void RunLog::result(const RunResult& result) {
   std::fflush(stdout);
 }
 
-/// A line for each: means over its rounds.
+/// A line for each: means over its rounds on the schedule, and bytes of all.
 void RunLog::fragments() const {
   std::printf("\n%8s  %6s  %15s  %13s  %13s  %15s  %14s\n", "fragment", "rounds", "staleness", "reduce", "waited",
               "bytes per round", "bytes per step");
@@ -155,7 +159,7 @@ void RunLog::fragments() const {
     std::printf("%8zu  %6ld  %9.1f steps  %10.2f ms  %10.2f ms  %15s  %14s\n", f, static_cast<long>(sum.rounds),
                 static_cast<double>(sum.staleness) / rounds, 1e3 * sum.reduce_seconds / rounds,
                 1e3 * sum.wait_seconds / rounds, with_commas(sum.bytes / static_cast<int64_t>(rounds)).c_str(),
-                with_commas(sum.bytes / options_.steps).c_str());
+                with_commas(sum.all_bytes / options_.steps).c_str());
   }
 }
 

@@ -50,7 +50,7 @@ class RunLog {
  private:
   /// What was reported of a fragment's rounds.
   struct OfFragment {
-    int64_t rounds = 0, staleness = 0, bytes = 0;
+    int64_t rounds = 0, staleness = 0, bytes = 0, all_bytes = 0;
     double reduce_seconds = 0, wait_seconds = 0;
   };
   template <class Json>

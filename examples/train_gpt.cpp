@@ -136,7 +136,7 @@ RunResult train(Gpt& model, const Corpus& corpus, const Options& options, const 
 /// GPU. A group that cannot be joined is no loss of contact: its reason is told.
 std::shared_ptr<outerloop::Communicator> connect(const Options& options) {
   try {
-    return outerloop::connect_from_env(std::chrono::seconds(options.timeout));
+    return outerloop::connect_from_env(std::chrono::seconds(options.timeout), options.lanes);
   } catch (const outerloop::CommError& error) {
     throw std::runtime_error(error.what());
   }

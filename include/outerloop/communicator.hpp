@@ -56,11 +56,11 @@ struct Rendezvous {
   std::string host = "127.0.0.1";  ///< where rank 0 listens
   uint16_t port = 29500;
   std::chrono::milliseconds timeout = default_timeout;
-  /// In [0, 64], the same on every rank. With lanes, the wire of a round goes in pieces, several at a time. Without a
-  /// delay, with a rule of the library's and the outer state beside the parameters and on the group's device, pieces
-  /// are formed and stepped while others travel; that takes a second vector of velocities, 4 bytes per parameter. Over
-  /// Gloo each lane has connections of its own; over NCCL all pieces take turns on one communicator, whatever the
-  /// number. With two replicas the bits are those of 0; with more, sums may be added up in another order.
+  /// In [0, 64], the same on every rank, or meeting fails. With lanes, the wire of a round goes in pieces, several at a
+  /// time. Without a delay, with a rule of the library's and the outer state beside the parameters and on the group's
+  /// device, pieces are formed and stepped while others travel; that takes a second vector of velocities, 4 bytes per
+  /// parameter. Over Gloo each lane has connections of its own; over NCCL all pieces take turns on one communicator,
+  /// whatever the number. With two replicas the bits are those of 0; with more, sums may be added up in another order.
   int lanes = 0;
 };
 

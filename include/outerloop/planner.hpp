@@ -62,9 +62,9 @@ double bandwidth_needed(const Job& job, double latency_seconds, const Schedule& 
 
 /// What recommend may choose.
 struct Limits {
-  int64_t sync_every = 10'000;
-  int fragments = 1'000;  ///< never more than layers
-  int64_t delay = 1;      ///< 1 costs no loss in arXiv:2501.18512 and arXiv:2502.12996; 0: no overlap
+  int64_t sync_every = 10'000;  ///< <= 10^15
+  int fragments = 1'000;        ///< never more than layers
+  int64_t delay = 1;            ///< 1 costs no loss in arXiv:2501.18512 and arXiv:2502.12996; 0: no overlap
 };
 
 struct Recommendation {
@@ -74,7 +74,8 @@ struct Recommendation {
 
 /// The schedule for a target utilisation in (0, 1), to nine digits: of those within limits, sent after steps, with
 /// sync_every a multiple of fragments, the one with the smallest sync_every, as replicas that meet more often reach a
-/// lower loss; of these the smallest delay, and of these the fewest fragments. Nothing if none reaches the target.
+/// lower loss; of these the smallest delay, below sync_every, and of these the fewest fragments. Nothing if none
+/// reaches the target. Every delay within limits may be tried.
 std::optional<Recommendation> recommend(const Job& job, const Link& link, double target, double bits = 32,
                                         const Limits& limits = {});
 

@@ -31,8 +31,8 @@ void OuterLoopOptimizer::Impl::depart(round::Flight& flight) {
 void OuterLoopOptimizer::Impl::give_back(round::Flight flight) {
   round::Fragment& fragment = (*fragments)[flight.fragment];
   fragment.give_back(std::move(flight.wires));
-  if (!flight.share.wires.empty()) fragment.give_back(std::move(flight.share.wires));
-  if (!flight.stepped.velocities.empty()) fragment.give_back(std::move(flight.stepped.velocities));
+  fragment.give_back(std::move(flight.share.wires));
+  fragment.give_back(std::move(flight.stepped.velocities));
 }
 
 /// Whether a round is to be applied after this step.
@@ -63,31 +63,25 @@ void OuterLoopOptimizer::Impl::land(const round::Share* newest) {
     in_callback = true;  // a repair asks weight and commit_if again
     try {
       report = round::land(flight, fragment, exchange, terms(), newest);
-    } catch (const CommError&) {
-      throw;
     } catch (const ConsistencyError&) {
       if (flight.error) std::rethrow_exception(flight.error);
       throw;
-    } catch (...) {
-      return keep(std::current_exception());
     }
     // What made this fragment not finite is in the others as well, and would come back from there.
     const bool lost = report.outcome == Outcome::aborted && flight.header.non_finite > 0;
     if (lost && sync.on_abort == OnAbort::rollback) {
-      for (round::Fragment& each : fragments->each()) each.rollback();
+      round::keeping(flight.error, [&] {
+        for (round::Fragment& each : fragments->each()) each.rollback();
+      });
     }
-    if (flight.error) return keep(flight.error);
+    if (flight.error) {
+      if (!kept) kept = flight.error;
+      return;
+    }
   }
-  try {
+  round::keeping(kept, [&] {
     if (sync.on_sync) sync.on_sync(report);
-  } catch (...) {
-    keep(std::current_exception());
-  }
-}
-
-/// The first of several.
-void OuterLoopOptimizer::Impl::keep(std::exception_ptr error) {
-  if (!kept) kept = std::move(error);
+  });
 }
 
 void OuterLoopOptimizer::Impl::rethrow() {

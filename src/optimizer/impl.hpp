@@ -50,7 +50,6 @@ struct OuterLoopOptimizer::Impl {
   bool due() const;
   void land(const round::Share* newest = nullptr);
   void land_all();
-  void keep(std::exception_ptr error);
   void rethrow();
   void wait_for_courier();
   void drop_flights();

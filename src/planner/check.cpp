@@ -42,7 +42,9 @@ void check(const Schedule& schedule, const Job& job) {
 }
 
 void check(const Limits& limits) {
-  TORCH_CHECK(limits.sync_every >= 1, "limits.sync_every must be >= 1, got ", limits.sync_every);
+  constexpr int64_t most = 1'000'000'000'000'000;
+  TORCH_CHECK(limits.sync_every >= 1 && limits.sync_every <= most, "limits.sync_every must be in [1, ", most, "], got ",
+              limits.sync_every);
   TORCH_CHECK(limits.fragments >= 1, "limits.fragments must be >= 1, got ", limits.fragments);
   TORCH_CHECK(limits.delay >= 0, "limits.delay must be >= 0, got ", limits.delay);
 }

@@ -21,20 +21,21 @@ std::optional<Recommendation> recommend(const Job& job, const Link& link, double
   check_bits(bits);
   check(limits);
   std::optional<Recommendation> best;
+  const auto longest = [&] { return best ? best->schedule.sync_every : limits.sync_every; };
   const auto consider = [&](int fragments, int64_t delay) {
     const auto schedule = [&](int64_t steps) {
       return Schedule{.sync_every = steps * fragments, .fragments = fragments, .delay = delay, .bits = bits};
     };
-    const int64_t longest = (best ? best->schedule.sync_every : limits.sync_every) / fragments;
     // Steps from one fragment to the next: the more, the higher the utilisation.
-    const auto candidates = std::views::iota(delay / fragments + 1, std::max(delay / fragments, longest) + 1);
+    const auto candidates =
+        std::views::iota(delay / fragments + 1, std::max(delay / fragments, longest() / fragments) + 1);
     const auto found = std::ranges::partition_point(
         candidates, [&](int64_t steps) { return !reaches(utilisation(job, link, schedule(steps)), target); });
     if (found == candidates.end() || (best && cost(best->schedule) <= cost(schedule(*found)))) return;
     best = {schedule(*found), utilisation(job, link, schedule(*found))};
   };
   for (int fragments = 1; fragments <= std::min(limits.fragments, job.layers); ++fragments) {
-    for (int64_t delay = 0; delay <= limits.delay; ++delay) consider(fragments, delay);
+    for (int64_t delay = 0; delay <= std::min(limits.delay, longest() - 1); ++delay) consider(fragments, delay);
   }
   return best;
 }

@@ -26,12 +26,12 @@ std::future<void> Courier::carry(std::vector<at::Device> devices, std::function<
         streams_.finish();
       });
   std::future<void> done = task.get_future();
+  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(task));
   }
   changed_.notify_one();
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
   return done;
 }
 

@@ -21,10 +21,10 @@ Flight prepared(Fragment& fragment, size_t number, const Terms& terms, std::vect
                            .replicas = replicas,
                            .without_grad = std::move(without_grad)},
                 .header = header(Talk::round, terms, fragment.rounds(), fragment.numel()),
-                .text = terms.description.text,
-                .wires = fragment.take_wires()};
+                .text = terms.description.text};
   flight.header.fragment = static_cast<int64_t>(number);
   guarded(flight, [&] {
+    flight.wires = fragment.take_wires();
     if (terms.sync.weight) flight.report.weight = terms.sync.weight();
     flight.header.weight = flight.report.weight;
   });

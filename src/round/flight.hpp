@@ -67,6 +67,16 @@ class Timed {
   Clock::time_point begin_;
 };
 
+/// Keeps an exception of `part`, unless there is one already: the other ranks are about to go on.
+template <class Part>
+void keeping(std::exception_ptr& error, const Part& part) {
+  try {
+    part();
+  } catch (...) {
+    if (!error) error = std::current_exception();
+  }
+}
+
 /// Keeps an exception of `part` in the flight, for the other ranks to hear of.
 template <class Part>
 void guarded(Flight& flight, const Part& part) {

@@ -79,7 +79,7 @@ Fragment::Fragment(std::vector<ParamSlice> slices, int slots, const std::optiona
     bucket.state.anchor = bucket.params.impl().gather(state_device(bucket.params, anchor_device));
     for (int i = 0; i < slots; ++i) bucket.state.slots.push_back(at::zeros_like(bucket.state.anchor));
   }
-  give_back(take_wires());
+  reserve_wires();
 }
 
 Wires Fragment::take_wires() {
@@ -96,7 +96,9 @@ Wires Fragment::take_wires() {
   return wires;
 }
 
-void Fragment::give_back(Wires wires) { spare_.push_back(std::move(wires)); }
+void Fragment::give_back(Wires wires) {
+  if (!wires.empty()) spare_.push_back(std::move(wires));
+}
 
 kernels::Summary Fragment::send(const Wires& wires, double weight) {
   RECORD_FUNCTION("outerloop::send", {});
@@ -114,9 +116,10 @@ void Fragment::apply(const Wires& wires, const OuterRule& rule, double inverse_w
   if (sum_squares) *sum_squares = 0;
   const auto fused = recurrence(rule);
   std::vector<OuterState> states = fused ? std::vector<OuterState>{} : stepped(buckets_, wires, rule, inverse_weight);
+  pull();
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
-    kernels::Params& params = bucket.params.impl().pull();
+    kernels::Params& params = bucket.params.impl().memory;
     double part = 0;
     double* const squares = sum_squares ? &part : nullptr;
     if (fused) {
@@ -135,7 +138,21 @@ void Fragment::apply(const Wires& wires, const OuterRule& rule, double inverse_w
 }
 
 void Fragment::rollback() {
-  for (Bucket& bucket : buckets_) bucket.params.scatter(bucket.state.anchor);
+  pull();
+  scatter(0);
+}
+
+/// What can throw of all buckets, before anything is written.
+void Fragment::pull() {
+  for (Bucket& bucket : buckets_) bucket.params.impl().pull();
+}
+
+/// Once pulled.
+void Fragment::scatter(double keep_local) {
+  for (Bucket& bucket : buckets_) {
+    kernels::scatter(bucket.params.impl().memory, bucket.state.anchor, keep_local);
+    bucket.params.impl().push();
+  }
 }
 
 std::vector<OuterState> Fragment::state_of(Exchange& exchange, int root) const {
@@ -155,7 +172,7 @@ void Fragment::take(std::vector<OuterState> states) {
 
 uint64_t Fragment::fingerprint() const {
   uint64_t print = 0;
-  for (const Bucket& bucket : buckets_) print = joined(print, kernels::summarize(bucket.state.anchor).fingerprint);
+  for (const Bucket& bucket : buckets_) print = followed(print, kernels::summarize(bucket.state.anchor).fingerprint);
   return print;
 }
 

@@ -47,9 +47,10 @@ class Fragment {
   /// Anchors are the parameters as they are, slots zero. The state is on `anchor_device`, or beside the parameters.
   Fragment(std::vector<ParamSlice> slices, int slots, const std::optional<at::Device>& anchor_device);
 
-  Wires take_wires();           ///< of an earlier round, if any were given back
-  void give_back(Wires wires);  ///< when nothing uses them any more
-  Wires take_velocities();      ///< the same for those of pieces; none without momentum
+  Wires take_wires();                                ///< of an earlier round, if any were given back
+  void give_back(Wires wires);                       ///< when nothing uses them any more; none are ignored
+  void reserve_wires() { give_back(take_wires()); }  ///< the next to be taken need no memory
+  Wires take_velocities();                           ///< the same for those of pieces; none without momentum
 
   kernels::Summary send(const Wires& wires, double weight);  ///< params -> delta -> wire
   /// wire -> anchor -> params. The sum of squares of the mean delta goes to `sum_squares` unless that is null; then
@@ -75,6 +76,9 @@ class Fragment {
   const std::vector<Bucket>& buckets() const { return buckets_; }
 
  private:
+  void pull();
+  void scatter(double keep_local);
+
   std::vector<Bucket> buckets_;
   std::vector<Wires> spare_;
   std::vector<Piece> pieces_;  ///< kept for what kernels keep in their Params
@@ -82,12 +86,12 @@ class Fragment {
 };
 
 /// The fingerprint of several vectors, one after the other.
-inline uint64_t joined(uint64_t before, uint64_t next) { return 31 * before + next; }
+inline uint64_t followed(uint64_t before, uint64_t next) { return 31 * before + next; }
 /// What is told of them.
 inline void join(kernels::Summary& before, const kernels::Summary& next) {
   before.sum_squares += next.sum_squares;
   before.non_finite += next.non_finite;
-  before.fingerprint = joined(before.fingerprint, next.fingerprint);
+  before.fingerprint = followed(before.fingerprint, next.fingerprint);
 }
 
 /// Bytes that each replica sends when these are reduced.

@@ -78,7 +78,7 @@ int64_t Fragments::rounds() const {
 
 uint64_t Fragments::fingerprint() const {
   uint64_t print = 0;
-  for (const Fragment& fragment : each_) print = joined(print, fragment.fingerprint());
+  for (const Fragment& fragment : each_) print = followed(print, fragment.fingerprint());
   return print;
 }
 

@@ -103,12 +103,13 @@ void Fragment::step(const Piece& piece, const Wires& wires, Stepped& stepped, co
 
 void Fragment::take(Wires& wires, Stepped& stepped, double keep_local) {
   RECORD_FUNCTION("outerloop::apply", {});
+  pull();
   for (size_t i = 0; i < buckets_.size(); ++i) {
     OuterState& state = buckets_[i].state;
     std::swap(state.anchor, wires[i]);
     if (!stepped.velocities.empty()) std::swap(state.slots[0], stepped.velocities[i]);
-    buckets_[i].params.scatter(state.anchor, keep_local);
   }
+  scatter(keep_local);
 }
 
 }  // namespace outerloop::round

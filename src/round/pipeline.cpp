@@ -93,7 +93,7 @@ Flight pipeline(Fragment& fragment, size_t number, const Terms& terms, std::vect
   flight.travelled = true;
   auto on_throw = c10::make_scope_exit([&] {
     fragment.give_back(std::move(flight.wires));
-    if (!flight.stepped.velocities.empty()) fragment.give_back(std::move(flight.stepped.velocities));
+    fragment.give_back(std::move(flight.stepped.velocities));
   });
   const auto meet_in_time = [&] {
     const Timed timed(flight.report.reduce_wait);

@@ -8,17 +8,16 @@ namespace {
 
 /// The outer step with a mean delta that is the sum of these.
 void step(Flight& flight, Fragment& fragment, const Terms& terms, std::vector<Term> mean_delta) {
+  const Timed timed(flight.report.apply);
+  if (flight.wires.empty()) flight.wires = fragment.take_wires();  // its send failed
   double sum_squares = 0;
-  {
-    const Timed timed(flight.report.apply);
-    const double factor = add_terms(flight.wires, std::move(mean_delta));
-    if (factor == 0) {
-      if (terms.sync.on_abort == OnAbort::rollback) fragment.rollback();
-      return;
-    }
-    fragment.apply(flight.wires, terms.rule, factor, terms.streaming.keep_local,
-                   terms.sync.on_sync ? &sum_squares : nullptr);
+  const double factor = add_terms(flight.wires, std::move(mean_delta));
+  if (factor == 0) {
+    if (terms.sync.on_abort == OnAbort::rollback) fragment.rollback();
+    return;
   }
+  fragment.apply(flight.wires, terms.rule, factor, terms.streaming.keep_local,
+                 terms.sync.on_sync ? &sum_squares : nullptr);
   flight.report.mean_delta_norm = std::sqrt(sum_squares);
 }
 
@@ -37,23 +36,24 @@ std::vector<Term> exchanged(const Flight& flight, const Share* newest) {
 }
 
 SyncReport commit(Flight& flight, Fragment& fragment, const Terms& terms, const Share* newest) {
-  SyncReport& report = flight.report;
-  if (flight.stepped.whole) {
-    take_stepped(flight, fragment, terms);
-  } else {
-    std::vector<Term> mean_delta = exchanged(flight, newest);
-    mean_delta.insert(mean_delta.begin(), {&flight.wires, 1 / flight.verdict.total_weight});
-    step(flight, fragment, terms, std::move(mean_delta));
-  }
-  fragment.set_rounds(fragment.rounds() + 1);
-  report.round = fragment.rounds();
-  return report;
+  keeping(flight.error, [&] {
+    if (flight.stepped.whole) {
+      take_stepped(flight, fragment, terms);
+    } else {
+      std::vector<Term> mean_delta = exchanged(flight, newest);
+      mean_delta.insert(mean_delta.begin(), {&flight.wires, 1 / flight.verdict.total_weight});
+      step(flight, fragment, terms, std::move(mean_delta));
+    }
+    fragment.set_rounds(fragment.rounds() + 1);
+  });
+  flight.report.round = fragment.rounds();
+  return flight.report;
 }
 
 SyncReport abort(Flight& flight, Fragment& fragment, const Terms& terms, const Share* newest) {
   flight.report.outcome = Outcome::aborted;
   flight.report.reason = flight.verdict.reason;
-  step(flight, fragment, terms, exchanged(flight, newest));
+  keeping(flight.error, [&] { step(flight, fragment, terms, exchanged(flight, newest)); });
   return flight.report;
 }
 
@@ -103,8 +103,12 @@ void keep_share(Flight& flight, Fragment& fragment) {
   flight.header.fingerprint = 0;
   const double weight = flight.report.weight;
   if (flight.header.vote != Vote::commit || flight.header.non_finite > 0 || !takes_part(weight)) return;
-  flight.share = {fragment.take_wires(), 1 / (flight.report.replicas * weight)};
-  for (size_t i = 0; i < flight.wires.size(); ++i) flight.share.wires[i].copy_(flight.wires[i]);
+  guarded(flight, [&] {
+    Wires copies = fragment.take_wires();
+    for (size_t i = 0; i < flight.wires.size(); ++i) copies[i].copy_(flight.wires[i]);
+    fragment.reserve_wires();  // for apply_share, which comes when the others may count on this flight
+    flight.share = {std::move(copies), 1 / (flight.report.replicas * weight)};
+  });
 }
 
 void apply_share(const Share& share, Fragment& fragment, const Terms& terms) {

@@ -13,7 +13,8 @@ Flight send(Fragment& fragment, size_t number, const Terms& terms, std::vector<i
 /// CommError.
 void travel(Flight& flight, Exchange& exchange, OnMismatch on_mismatch);
 /// Outer step, or what the verdict says instead. A repair talks to the other replicas. Throws ConsistencyError,
-/// CommError, and then nothing outer has changed. Eager: `newest` is the share to apply along with it, if any.
+/// CommError, and then nothing outer has changed. What a rule or a parameter that was converted throws stays in the
+/// flight, as it is of this rank alone. Eager: `newest` is the share to apply along with it, if any.
 SyncReport land(Flight& flight, Fragment& fragment, Exchange& exchange, const Terms& terms,
                 const Share* newest = nullptr);
 

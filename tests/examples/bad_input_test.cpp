@@ -49,6 +49,17 @@ TEST(BadInput, DataThatIsAFolder) {
   expect_one_line_and_exit_2({"--data", folder / ""}, {"--data", "not a regular file"});
 }
 
+TEST(BadInput, StreamingOfAModeThatDoesNot) {
+  const TempFolder folder;
+  write(folder / "text", words(65'536));
+  for (const auto& option : std::vector<std::vector<std::string>>{
+           {"--fragments", "2"}, {"--delay", "1"}, {"--keep-local", "0.5"}, {"--eager", "--delay", "20"}}) {
+    std::vector<std::string> options{"--data", folder / "text", "--mode", "local-sgd"};
+    options.insert(options.end(), option.begin(), option.end());
+    expect_one_line_and_exit_2(options, {"--mode diloco", "local-sgd"});
+  }
+}
+
 TEST(BadInput, NoData) { expect_one_line_and_exit_2({}, {"--data"}); }
 
 struct Wrong {
@@ -61,15 +72,18 @@ TEST_P(OutOfRange, IsRefusedBeforeReplicasStart) {
   const auto [option, value, mention] = GetParam();
   expect_one_line_and_exit_2({"--data", folder / "text", option, value}, {mention, value});
 }
-INSTANTIATE_TEST_SUITE_P(
-    Options, OutOfRange,
-    ::testing::Values(Wrong{"--mode", "hogwild", "--mode"}, Wrong{"--device", "tpu", "--device"},
-                      Wrong{"--steps", "0", "--steps"}, Wrong{"--sync-every", "0", "--sync-every"},
-                      Wrong{"--replicas", "0", "--replicas"}, Wrong{"--batch", "many", "--batch"},
-                      Wrong{"--outer-momentum", "1", "momentum"}, Wrong{"--fragments", "0", "--fragments"},
-                      Wrong{"--fragments", "21", "--sync-every 20"}, Wrong{"--delay", "-1", "--delay"},
-                      Wrong{"--keep-local", "1.5", "--keep-local"}, Wrong{"--outer-lr", "-0.5", "lr"},
-                      Wrong{"--outer-lr", "nan", "lr"}, Wrong{"--timeout", "9999999999", "--timeout"}));
+INSTANTIATE_TEST_SUITE_P(Options, OutOfRange,
+                         ::testing::Values(Wrong{"--mode", "hogwild", "--mode"}, Wrong{"--device", "tpu", "--device"},
+                                           Wrong{"--steps", "0", "--steps"}, Wrong{"--sync-every", "0", "--sync-every"},
+                                           Wrong{"--replicas", "0", "--replicas"}, Wrong{"--batch", "many", "--batch"},
+                                           Wrong{"--outer-momentum", "1", "momentum"},
+                                           Wrong{"--fragments", "0", "--fragments"},
+                                           Wrong{"--fragments", "21", "--sync-every 20"},
+                                           Wrong{"--delay", "-1", "not in range 0 to 1000000000000"},
+                                           Wrong{"--keep-local", "1.5", "--keep-local"},
+                                           Wrong{"--outer-lr", "-0.5", "lr"}, Wrong{"--outer-lr", "nan", "lr"},
+                                           Wrong{"--lanes", "65", "--lanes"},
+                                           Wrong{"--timeout", "9999999999", "--timeout"}));
 
 TEST(BadInput, CudaInTheProgramWithoutItNamesTheOneWithIt) {
   const TempFolder folder;

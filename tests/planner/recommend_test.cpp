@@ -87,6 +87,13 @@ TEST(Recommend, NeedsNothingOfOneReplica) {
   EXPECT_EQ(best->utilisation, 1);
 }
 
+TEST(Recommend, TriesNoDelayThatRoundsCannotUse) {
+  const Limits limits{.sync_every = 40, .fragments = 1, .delay = INT64_MAX};
+  const auto best = recommend({.parameters = 1, .step_seconds = 1}, bit_per_second, 0.9, 32, limits);
+  ASSERT_TRUE(best);
+  EXPECT_LT(best->schedule.delay, best->schedule.sync_every);
+}
+
 TEST(Recommend, RefusesWhatCannotBe) {
   const Job job{.parameters = 1, .step_seconds = 1};
   const auto refusal = [&](double target, double bits, Limits limits) {
@@ -94,7 +101,9 @@ TEST(Recommend, RefusesWhatCannotBe) {
   };
   EXPECT_EQ(refusal(1, 32, {}), "target must be in (0, 1), got 1");
   EXPECT_EQ(refusal(0.9, -1, {}), "bits must be positive and finite, got -1");
-  EXPECT_EQ(refusal(0.9, 32, {.sync_every = 0}), "limits.sync_every must be >= 1, got 0");
+  EXPECT_EQ(refusal(0.9, 32, {.sync_every = 0}), "limits.sync_every must be in [1, 1000000000000000], got 0");
+  EXPECT_EQ(refusal(0.9, 32, {.sync_every = INT64_MAX}),
+            "limits.sync_every must be in [1, 1000000000000000], got 9223372036854775807");
   EXPECT_EQ(refusal(0.9, 32, {.fragments = 0}), "limits.fragments must be >= 1, got 0");
   EXPECT_EQ(refusal(0.9, 32, {.delay = -1}), "limits.delay must be >= 0, got -1");
   EXPECT_EQ(refused([&] { recommend({}, bit_per_second, 0.9); }), "parameters must be > 0, got 0");

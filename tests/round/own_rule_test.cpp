@@ -60,6 +60,28 @@ TEST(OwnRule, ThatThrowsInItsSecondBucketChangesNothing) {
   EXPECT_TRUE(says(second_step_says(fails), "the rule's own words"));
 }
 
+TEST(OwnRule, WhoseCommErrorIsNotTheGroupsIsThrownAndAllGoOn) {
+  testing::run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    const Tensor param = parameter(torch::zeros({3}));
+    const auto rule = std::make_shared<HalfWay>(2, [](OuterState&) { throw CommError("of another group"); });
+    int asked = 0;
+    OuterLoopOptimizer optimizer(std::make_unique<torch::optim::SGD>(std::vector{param}, 1.0), comm, rule, 1, {},
+                                 {.on_comm_error = [&] {
+                                   ++asked;
+                                   return std::shared_ptr<Communicator>();
+                                 }});
+    const auto step = [&] {
+      param.mutable_grad() = torch::ones_like(param).detach();
+      optimizer.step();
+    };
+    step();
+    EXPECT_TRUE(says(testing::message_of<CommError>(step), "of another group"));
+    step();
+    EXPECT_EQ(asked, 0);
+    EXPECT_EQ(optimizer.rounds(), 2);
+  });
+}
+
 TEST(OwnRule, ThatReplacesAVectorByAnotherTypeIsRefused) {
   const auto widens = [] {
     return std::make_shared<HalfWay>(3, [](OuterState& state) { state.anchor = state.anchor.to(at::kDouble); });

@@ -1,3 +1,4 @@
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/optim.h>
 
@@ -5,9 +6,11 @@
 
 #include <chrono>
 #include <cmath>
+#include <map>
 
 #include "round/replica.hpp"
 #include "support/faults.hpp"
+#include "support/limited_memory.hpp"
 
 // Rounds over a group with lanes: in pieces, formed and stepped while others travel.
 
@@ -252,6 +255,52 @@ void converted(size_t parameter, at::ScalarType type) {
 TEST(Pipeline, OfAModelThatOneRankConvertedAbortsOnAll) {
   converted(3, at::kFloat);
   converted(1, at::kBFloat16);
+}
+
+TEST(Pipeline, ThatFailsGivesItsVectorsBackForTheNext) {
+  testing::LimitedMemory::install();
+  testing::run_ranks(testing::gloo_group(2, 60s, 2), [](std::shared_ptr<Communicator> comm) {
+    constexpr int64_t length = 10'000;
+    int asked = 0;
+    testing::Replica replica(comm,
+                             testing::with_momentum({.commit_if =
+                                                         [&](const SyncReport&) {
+                                                           ++asked;
+                                                           if (asked % 2 == 0) throw std::domain_error("no");
+                                                           return true;
+                                                         }}),
+                             torch::zeros({length}));
+    for (int step = 1; step <= 10; ++step) {
+      replica.param.mutable_grad() = torch::ones_like(replica.param).detach();
+      testing::too_much = step > 2 ? 4 * length : SIZE_MAX;
+      const auto inner_or_round = [&] { replica.optimizer.step(); };
+      if (step % 4 == 0) {
+        EXPECT_THROW(inner_or_round(), std::domain_error);
+      } else {
+        EXPECT_NO_THROW(inner_or_round());
+      }
+      testing::too_much = SIZE_MAX;
+    }
+    EXPECT_EQ(replica.optimizer.rounds(), 3);
+  });
+}
+
+thread_local std::map<std::string, int> ranges;  ///< that a profiler sees on this thread
+
+TEST(Pipeline, ShowsAProfilerEachPiecesPart) {
+  testing::run_ranks(testing::gloo_group(2, 60s, 2), [](std::shared_ptr<Communicator> comm) {
+    const auto count = [](const at::RecordFunction& range) -> std::unique_ptr<at::ObserverContext> {
+      ++ranges[range.name()];
+      return nullptr;
+    };
+    const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(count));
+    train(comm, {});
+    at::removeCallback(handle);
+    constexpr int rounds = 3, pieces = 3;
+    EXPECT_EQ(ranges["outerloop::send"], rounds * pieces);
+    EXPECT_EQ(ranges["outerloop::reduce"], rounds * pieces);
+    EXPECT_EQ(ranges["outerloop::apply"], rounds * (pieces + 1));  // each is stepped, and all are taken together
+  });
 }
 
 /// A group with lanes that come and go.
