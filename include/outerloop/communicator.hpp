@@ -40,8 +40,9 @@ class Communicator {
   virtual at::Device device() const = 0;
   virtual Pending all_reduce_sum(Tensor flat) = 0;  ///< flat <- sum over ranks of flat
   virtual Pending all_gather(Tensor rows,
-                             Tensor flat) = 0;           ///< rows[r] <- flat of rank r; rows is [size(), flat.numel()]
-  virtual Pending broadcast(Tensor flat, int root) = 0;  ///< flat <- flat of root
+                             Tensor flat) = 0;            ///< rows[r] <- flat of rank r; rows is [size(), flat.numel()]
+  virtual Pending all_to_all(Tensor out, Tensor in) = 0;  ///< row r of out <- row rank() of rank r's in; size() rows
+  virtual Pending broadcast(Tensor flat, int root) = 0;   ///< flat <- flat of root
   /// Groups of the same replicas whose collectives may be under way while this one's and each other's are. They live as
   /// long as this one, are used from the same thread, and fail together. See Rendezvous.
   virtual std::vector<std::shared_ptr<Communicator>> lanes() { return {}; }

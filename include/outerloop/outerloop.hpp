@@ -1,5 +1,6 @@
 #pragma once
 
+#include <outerloop/codec.hpp>
 #include <outerloop/communicator.hpp>
 #include <outerloop/diloco.hpp>
 #include <outerloop/error.hpp>

@@ -13,6 +13,10 @@ struct Alone final : Communicator {
     rows.view(-1).copy_(flat.view(-1));
     return {};
   }
+  Pending all_to_all(Tensor out, Tensor in) override {
+    out.view(-1).copy_(in.view(-1));
+    return {};
+  }
   Pending broadcast(Tensor, int) override { return {}; }
 };
 

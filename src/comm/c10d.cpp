@@ -101,6 +101,19 @@ class C10dCommunicator final : public Communicator {
     });
   }
 
+  Pending all_to_all(Tensor out, Tensor in) override {
+    check(in, "all_to_all");
+    check(out, "all_to_all");
+    TORCH_CHECK(in.scalar_type() == out.scalar_type() && in.numel() == out.numel() && in.numel() % size() == 0,
+                "all_to_all: in ", in.scalar_type(), in.sizes(), " and out ", out.scalar_type(), out.sizes(),
+                " must be alike, of ", size(), " rows");
+    return start("all_to_all", in, [this, out, in]() mutable {
+      Tensor to = out.view(-1), from = in.view(-1);
+      std::vector<int64_t> equal;
+      return group().alltoall_base(to, from, equal, equal);
+    });
+  }
+
   Pending broadcast(Tensor flat, int root) override {
     check(flat, "broadcast");
     TORCH_CHECK(root >= 0 && root < size(), "broadcast: root ", root, " is not a rank of a group of ", size());

@@ -52,12 +52,20 @@ Pending Staged::broadcast(Tensor flat, int root) {
   return {};
 }
 
-/// Of small things, headers and texts: in one piece.
+/// These go in one piece: headers, texts and coded wires, which are small.
 Pending Staged::all_gather(Tensor rows, Tensor flat) {
   const Tensor mine = flat.to(comm_.device());
   const Tensor all = at::empty(rows.sizes(), rows.options().device(comm_.device()));
   comm_.all_gather(all, mine).wait();
   rows.copy_(all);
+  return {};
+}
+
+Pending Staged::all_to_all(Tensor out, Tensor in) {
+  const Tensor mine = in.to(comm_.device());
+  const Tensor all = at::empty(out.sizes(), out.options().device(comm_.device()));
+  comm_.all_to_all(all, mine).wait();
+  out.copy_(all);
   return {};
 }
 

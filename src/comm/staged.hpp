@@ -22,6 +22,7 @@ class Staged final : public Communicator {
   at::Device device() const override { return device_; }
   Pending all_reduce_sum(Tensor flat) override;
   Pending all_gather(Tensor rows, Tensor flat) override;
+  Pending all_to_all(Tensor out, Tensor in) override;
   Pending broadcast(Tensor flat, int root) override;
 
  private:

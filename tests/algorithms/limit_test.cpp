@@ -47,6 +47,7 @@ class Alike final : public Communicator {
   at::Device device() const override { return at::kCPU; }
   Pending all_reduce_sum(Tensor flat) override { return flat.mul_(size_), Pending(); }
   Pending all_gather(Tensor rows, Tensor flat) override { return rows.copy_(flat.expand_as(rows)), Pending(); }
+  Pending all_to_all(Tensor out, Tensor in) override { return out.copy_(in), Pending(); }
   Pending broadcast(Tensor, int) override { return {}; }
 
  private:

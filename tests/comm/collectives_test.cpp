@@ -70,6 +70,35 @@ TEST_P(Collectives, AllGatherTakesBytes) {
   });
 }
 
+TEST_P(Collectives, AllToAllTurnsRowsIntoColumns) {
+  run_ranks(ranks, [&](std::shared_ptr<Communicator> comm) {
+    const auto row = [](int from, int to, int64_t numel) {
+      return testing::normal({numel}, seed(10 * from + to, numel));
+    };
+    for (const int64_t numel : sizes) {
+      Tensor in = torch::empty({ranks, numel}), out = torch::full({ranks, numel}, -1.0f);
+      for (int to = 0; to < ranks; ++to) in[to].copy_(row(comm->rank(), to, numel));
+      comm->all_to_all(out, in).wait();
+      for (int from = 0; from < ranks; ++from) {
+        EXPECT_TRUE(testing::same_bits(out[from], row(from, comm->rank(), numel))) << numel;
+      }
+    }
+    const Tensor bytes = torch::full({3 * ranks}, comm->rank(), at::kByte), got = torch::zeros_like(bytes);
+    comm->all_to_all(got, bytes).wait();
+    EXPECT_EQ(got[3 * (ranks - 1)].item<int>(), ranks - 1);
+  });
+}
+
+TEST_P(Collectives, AllToAllRefusesRowsThatDoNotFit) {
+  run_ranks(ranks, [&](std::shared_ptr<Communicator> comm) {
+    const Tensor in = torch::zeros({ranks, 2});
+    EXPECT_THROW(comm->all_to_all(torch::zeros({ranks, 3}), in), c10::Error);
+    EXPECT_THROW(comm->all_to_all(torch::zeros({ranks, 2}, at::kDouble), in), c10::Error);
+    if (ranks == 1) return;
+    EXPECT_THROW(comm->all_to_all(torch::zeros({ranks + 1}), torch::zeros({ranks + 1})), c10::Error);
+  });
+}
+
 TEST_P(Collectives, BroadcastTakesFromTheRoot) {
   run_ranks(ranks, [&](std::shared_ptr<Communicator> comm) {
     for (int root = 0; root < ranks; ++root) {

@@ -21,24 +21,30 @@ struct Rule {
 
 const std::string tensors = "ATen/* c10/* ";
 const std::string c10d = "torch/csrc/distributed/c10d/";
-const std::string all_below_round = "params/* comm/* outer/* kernels/* ";
+const std::string all_below_round = "params/* codec/* comm/* outer/* kernels/* ";
 
 const std::vector<Rule> rules = {
     // Public headers are cheap to include: one class of libtorch each, never torch/torch.h. The first two are for
     // devices too, the third is arithmetic.
     {"include/outerloop/formats.hpp", ""},
     {"include/outerloop/math.hpp", "outerloop/formats.hpp"},
+    {"include/outerloop/random.hpp", "outerloop/formats.hpp"},
+    {"include/outerloop/wire_formats.hpp", "outerloop/formats.hpp"},
     {"include/outerloop/stability.hpp", ""},
     {"include/outerloop/c10d.hpp", "outerloop/communicator.hpp " + c10d + "ProcessGroup.hpp"},
     {"include/outerloop/*", "outerloop/* ATen/Tensor.h torch/optim/optimizer.h"},
 
     // Device code is free of torch.
-    {"cuda/*", "outerloop/math.hpp outerloop/formats.hpp cuda/* cuda_runtime.h cub/*"},
+    {"cuda/*",
+     "outerloop/math.hpp outerloop/formats.hpp outerloop/random.hpp outerloop/wire_formats.hpp cuda/* cuda_runtime.h "
+     "cub/*"},
 
     {"src/kernels/cuda.cpp", "kernels/cuda.hpp kernels/here.hpp cuda/launch.hpp cuda/check.hpp " + tensors},
-    {"src/kernels/*", "kernels/* outerloop/math.hpp emmintrin.h " + tensors},
+    {"src/kernels/*",
+     "kernels/* outerloop/math.hpp outerloop/random.hpp outerloop/wire_formats.hpp emmintrin.h " + tensors},
 
     {"src/params/*", "params/* kernels/* outerloop/flat_params.hpp outerloop/fragments.hpp " + tensors},
+    {"src/codec/*", "codec/* kernels/* outerloop/codec.hpp " + tensors},
     {"src/outer/*",
      "outer/* kernels/* outerloop/outer_rule.hpp outerloop/stability.hpp outerloop/stages.hpp " + tensors},
     // libtorch ships no gloo headers: what stands in for them is seen by one source only.

@@ -50,6 +50,7 @@ class Doomed final : public Communicator {
     return pending;
   }
   Pending all_gather(Tensor rows, Tensor flat) override { return group_->all_gather(std::move(rows), std::move(flat)); }
+  Pending all_to_all(Tensor out, Tensor in) override { return group_->all_to_all(std::move(out), std::move(in)); }
   Pending broadcast(Tensor flat, int root) override { return group_->broadcast(std::move(flat), root); }
 
  private:

@@ -311,6 +311,7 @@ struct Fickle final : Communicator {
   at::Device device() const override { return group->device(); }
   Pending all_reduce_sum(Tensor flat) override { return group->all_reduce_sum(flat); }
   Pending all_gather(Tensor rows, Tensor flat) override { return group->all_gather(rows, flat); }
+  Pending all_to_all(Tensor out, Tensor in) override { return group->all_to_all(out, in); }
   Pending broadcast(Tensor flat, int root) override { return group->broadcast(flat, root); }
   std::vector<std::shared_ptr<Communicator>> lanes() override {
     return has ? group->lanes() : std::vector<std::shared_ptr<Communicator>>{};

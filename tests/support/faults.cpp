@@ -31,6 +31,10 @@ Pending Tapped::all_gather(Tensor rows, Tensor flat) {
   return tap({"all_gather", flat.scalar_type(), flat.numel()}, [&] { return group_->all_gather(rows, flat); });
 }
 
+Pending Tapped::all_to_all(Tensor out, Tensor in) {
+  return tap({"all_to_all", in.scalar_type(), in.numel()}, [&] { return group_->all_to_all(out, in); });
+}
+
 Pending Tapped::broadcast(Tensor flat, int root) {
   return tap({"broadcast", flat.scalar_type(), flat.numel()}, [&] { return group_->broadcast(flat, root); });
 }

@@ -14,7 +14,7 @@ namespace outerloop::testing {
 class Tapped final : public Communicator {
  public:
   struct Call {
-    std::string name;  ///< "all_reduce_sum", "all_gather" or "broadcast"
+    std::string name;  ///< "all_reduce_sum", "all_gather", "all_to_all" or "broadcast"
     at::ScalarType dtype;
     int64_t numel;
   };
@@ -25,6 +25,7 @@ class Tapped final : public Communicator {
   at::Device device() const override { return group_->device(); }
   Pending all_reduce_sum(Tensor flat) override;
   Pending all_gather(Tensor rows, Tensor flat) override;
+  Pending all_to_all(Tensor out, Tensor in) override;
   Pending broadcast(Tensor flat, int root) override;
   std::vector<std::shared_ptr<Communicator>> lanes() override { return lanes_; }  ///< what they do is told here
   std::vector<Call> calls;

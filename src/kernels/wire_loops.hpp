@@ -1,0 +1,123 @@
+#pragma once
+
+#include <outerloop/random.hpp>
+#include <outerloop/wire_formats.hpp>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/loops.hpp"
+#include "kernels/wires.hpp"
+
+/// The innermost loops of wires, over one tile; see loops.hpp.
+
+namespace outerloop::kernels::cpu {
+
+namespace formats = wire_formats;
+
+/// The bits of the largest magnitude.
+[[gnu::always_inline]] inline uint32_t largest_of(const float* __restrict values, int32_t n) {
+  uint32_t largest = 0;
+#pragma omp simd reduction(max : largest)
+  for (int32_t i = 0; i < n; ++i) {
+    const uint32_t magnitude = math::bit_cast<uint32_t>(values[i]) & 0x7fffffffu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest;
+}
+
+/// bytes <- codes, two to a byte, the first in the lower half. An odd last one has its byte alone.
+[[gnu::always_inline]] inline void pack_halves(const uint8_t* __restrict codes, uint8_t* __restrict bytes, int32_t n) {
+  const int32_t pairs = n / 2;
+#pragma omp simd
+  for (int32_t i = 0; i < pairs; ++i) {
+    uint16_t pair;
+    std::memcpy(&pair, codes + 2 * i, 2);
+    bytes[i] = static_cast<uint8_t>(pair | pair >> 4);
+  }
+  if (n % 2) bytes[pairs] = codes[n - 1];
+}
+[[gnu::always_inline]] inline void unpack_halves(const uint8_t* __restrict bytes, uint8_t* __restrict codes,
+                                                 int32_t n) {
+  const int32_t pairs = n / 2;
+#pragma omp simd
+  for (int32_t i = 0; i < pairs; ++i) {
+    const auto pair = static_cast<uint16_t>((bytes[i] | bytes[i] << 4) & 0x0f0f);
+    std::memcpy(codes + 2 * i, &pair, 2);
+  }
+  if (n % 2) codes[n - 1] = bytes[pairs] & 0x0f;
+}
+
+/// One block after the other; `scales` may lie at any address.
+template <class Format>
+OUTERLOOP_CLONES void encode_blocks(const float* __restrict values, int32_t n, int32_t block, uint8_t* __restrict codes,
+                                    uint8_t* __restrict scales) {
+  using Scale = typename Format::Scale;
+  alignas(64) uint8_t wide[wire_tile];
+  uint8_t* const out = Format::bits == 8 ? codes : wide;
+  for (int32_t begin = 0; begin < n; begin += block) {
+    const int32_t size = std::min(block, n - begin);
+    const float* const x = values + begin;
+    const Scale scale = formats::scale_of<Scale>(largest_of(x, size), Format::top);
+    std::memcpy(scales + begin / block * sizeof(Scale), &scale, sizeof(Scale));
+    const float inverse = formats::inverse_of(scale);
+#pragma omp simd
+    for (int32_t i = 0; i < size; ++i) {
+      out[begin + i] = static_cast<uint8_t>(Format::code(x[i] * inverse, formats::Nearest{}));
+    }
+  }
+  if (Format::bits == 4) pack_halves(wide, codes, n);
+}
+
+/// The same with draws; `first` is the tile's first element in the wire, a multiple of 4.
+template <class Format>
+void encode_blocks_drawn(const float* values, int32_t n, int32_t block, uint8_t* codes, uint8_t* scales, uint64_t key,
+                         int64_t first) {
+  using Scale = typename Format::Scale;
+  uint8_t wide[wire_tile];
+  for (int32_t begin = 0; begin < n; begin += block) {
+    const int32_t size = std::min(block, n - begin);
+    const float* const x = values + begin;
+    const Scale scale = formats::scale_of<Scale>(largest_of(x, size), Format::top);
+    std::memcpy(scales + begin / block * sizeof(Scale), &scale, sizeof(Scale));
+    const float inverse = formats::inverse_of(scale);
+    for (int32_t i = 0; i < size; i += 4) {
+      const random::Four draws = random::philox(static_cast<uint64_t>(first + begin + i) / 4, key);
+      for (int32_t j = 0; j < std::min(4, size - i); ++j) {
+        const formats::Drawn rounding{random::uniform(draws.word[j])};
+        wide[begin + i + j] = static_cast<uint8_t>(Format::code(x[i + j] * inverse, rounding));
+      }
+    }
+  }
+  Format::bits == 4 ? pack_halves(wide, codes, n) : void(std::memcpy(codes, wide, n));
+}
+
+template <class Format>
+OUTERLOOP_CLONES void decode_blocks(const uint8_t* __restrict codes, const uint8_t* __restrict scales, int32_t n,
+                                    int32_t block, float* __restrict values) {
+  using Scale = typename Format::Scale;
+  alignas(64) uint8_t wide[wire_tile];
+  if (Format::bits == 4) unpack_halves(codes, wide, n);
+  const uint8_t* const in = Format::bits == 8 ? codes : wide;
+  for (int32_t begin = 0; begin < n; begin += block) {
+    const int32_t size = std::min(block, n - begin);
+    Scale stored;
+    std::memcpy(&stored, scales + begin / block * sizeof(Scale), sizeof(Scale));
+    const float scale = math::widen(stored);
+#pragma omp simd
+    for (int32_t i = 0; i < size; ++i) values[begin + i] = Format::value(in[begin + i]) * scale;
+  }
+}
+
+template <class T>
+OUTERLOOP_CLONES void narrow_run(const float* __restrict values, T* __restrict wire, int32_t n) {
+#pragma omp simd
+  for (int32_t i = 0; i < n; ++i) wire[i] = math::narrow<T>(values[i]);
+}
+template <class T>
+OUTERLOOP_CLONES void widen_run(const T* __restrict wire, float* __restrict values, int32_t n) {
+#pragma omp simd
+  for (int32_t i = 0; i < n; ++i) values[i] = math::widen(wire[i]);
+}
+
+}  // namespace outerloop::kernels::cpu
