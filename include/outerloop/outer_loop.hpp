@@ -5,43 +5,14 @@
 #include <outerloop/error.hpp>
 #include <outerloop/fragments.hpp>
 #include <outerloop/outer_rule.hpp>
-#include <outerloop/report.hpp>
+#include <outerloop/sync_options.hpp>
 
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 namespace outerloop {
 
 using torch::optim::Optimizer;
-
-enum class Start { broadcast, verify, trust };  ///< rank 0's parameters to all | throw if they differ | neither
-/// params <- anchor, of the fragment, or of all where the delta was not finite | train on from the local parameters
-enum class OnAbort { rollback, keep_local };
-enum class OnMismatch {
-  repair,
-  fail
-};  ///< anchors differ: take the majority's (lowest rank on a tie) | ConsistencyError
-
-struct SyncOptions {
-  Start start = Start::broadcast;
-  OnAbort on_abort = OnAbort::rollback;
-  OnMismatch on_mismatch = OnMismatch::repair;
-  std::optional<at::Device> anchor_device =
-      std::nullopt;                     ///< of anchor, slots and wire: at::kCPU keeps them off the GPU
-  std::vector<std::string> names = {};  ///< parameter names, over all groups, for messages and checkpoints
-  std::function<double()> weight =
-      nullptr;  ///< this replica's share of the mean, for example tokens since the last round; 0, or 1e-9 to 1e15
-  std::function<bool(const SyncReport&)> commit_if = nullptr;  ///< asked when the delta is formed; all must say yes
-  std::function<void(const SyncReport&)> on_sync = nullptr;    ///< after each round, on the thread that called step()
-  std::function<void(const std::string&)> on_warning =
-      nullptr;          ///< told at construction of an outer lr above its limit (stability.hpp)
-  bool strict = false;  ///< that is an error: c10::Error
-  std::function<std::shared_ptr<Communicator>()> on_comm_error =
-      nullptr;  ///< a new group; step() reconnects and goes on. null: the CommError goes to the caller
-};
 
 /// An optimizer that owns an inner optimizer, takes local steps with it, and every `sync_every` steps meets the other
 /// replicas in one round:
@@ -65,9 +36,9 @@ struct SyncOptions {
 ///
 /// Memory: 8 bytes per trainable element for anchor and wire, 4 more for each slot of the rule and for each sync_every
 /// steps of delay (8, and another 4, where replicas are eager), and 4 for velocities in a group with lanes; twice that
-/// for float64. It is beside the parameters, or on the CPU with anchor_device: then only parameters cross the bus, by
-/// way of 32 MiB of pinned memory, and rounds run on the CPU. 32 MiB too where the group is on another device than the
-/// wire.
+/// for float64. With a codec another 4, and two of its wires; with error feedback two residuals. It is beside the
+/// parameters, or on the CPU with anchor_device: then only parameters cross the bus, by way of 32 MiB of pinned memory,
+/// and rounds run on the CPU. 32 MiB too where the group is on another device than the wire.
 class OuterLoopOptimizer : public torch::optim::Optimizer {
  public:
   /// Throws c10::Error for unusable arguments, naming argument and value; ConsistencyError on every rank if options,

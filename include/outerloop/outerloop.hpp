@@ -13,4 +13,5 @@
 #include <outerloop/report.hpp>
 #include <outerloop/stability.hpp>
 #include <outerloop/stages.hpp>
+#include <outerloop/sync_options.hpp>
 #include <outerloop/version.hpp>

@@ -10,7 +10,7 @@ namespace outerloop::checkpoint {
 
 namespace {
 
-constexpr const char* format = "outerloop-archive/2";
+constexpr const char* format = "outerloop-archive/3";
 
 template <class Value>
 Value get(torch::serialize::InputArchive& archive, const std::string& key) {
@@ -24,6 +24,32 @@ size_t count(torch::serialize::InputArchive& archive, const std::string& key) {
   const auto value = get<int64_t>(archive, key);
   if (value < 0 || value > 1 << 20) throw CheckpointError(c10::str("the checkpoint is damaged: ", key, " is ", value));
   return static_cast<size_t>(value);
+}
+
+/// Of one bucket. Flat vectors may be missing: without error feedback both are, the owner's before the first round too.
+void write(torch::serialize::OutputArchive& archive, const std::string& bucket, const codec::Residuals& residuals) {
+  archive.write(bucket + "_residual_of", c10::IValue(std::vector<int64_t>{residuals.ranks, residuals.rank}));
+  archive.write(bucket + "_residual_begin", c10::IValue(residuals.owner_begin));
+  const auto one = [&](const std::string& key, const Tensor& flat) {
+    archive.write(key + "_kept", c10::IValue(flat.defined()));
+    if (flat.defined()) archive.write(key, flat.cpu());
+  };
+  one(bucket + "_residual", residuals.own);
+  one(bucket + "_residual_owner", residuals.owner);
+}
+
+codec::Residuals read_residuals(torch::serialize::InputArchive& archive, const std::string& bucket) {
+  const auto of = get<std::vector<int64_t>>(archive, bucket + "_residual_of");
+  if (of.size() != 2 || of[0] < 1 || of[1] < 0 || of[1] >= of[0]) {
+    throw CheckpointError(c10::str("the checkpoint is damaged: ", bucket, "_residual_of is ", of));
+  }
+  const auto one = [&](const std::string& key) {
+    Tensor flat;
+    if (get<bool>(archive, key + "_kept")) archive.read(key, flat);
+    return flat;
+  };
+  return {one(bucket + "_residual"), one(bucket + "_residual_owner"), get<int64_t>(archive, bucket + "_residual_begin"),
+          static_cast<int>(of[0]), static_cast<int>(of[1])};
 }
 
 void check_same(const std::string& what, const std::string& saved, const std::string& present) {
@@ -46,6 +72,20 @@ void check_same_vector(const std::string& what, const Tensor& saved, const Tenso
   check_same(what, c10::str(saved.scalar_type(), saved.sizes()), c10::str(present.scalar_type(), present.sizes()));
 }
 
+void check_fits(const codec::Residuals& saved, const codec::Residuals& present) {
+  check_same("residuals:", saved.own.defined() ? "kept" : "none", present.own.defined() ? "kept" : "none");
+  if (!saved.own.defined()) return;
+  check_same_vector("a residual", saved.own, present.own);
+  if (!saved.owner.defined()) return;
+  const bool inside = saved.owner.dim() == 1 && saved.owner_begin >= 0 &&
+                      saved.owner_begin <= saved.own.numel() - saved.owner.numel() &&
+                      saved.owner.scalar_type() == saved.own.scalar_type();
+  if (!inside) {
+    throw CheckpointError(c10::str("the checkpoint is damaged: an owner's residual of ", saved.owner.sizes(), " from ",
+                                   saved.owner_begin, " in ", saved.own.numel()));
+  }
+}
+
 }  // namespace
 
 void write(torch::serialize::OutputArchive& archive, const Snapshot& snapshot, const torch::optim::Optimizer& inner) {
@@ -54,6 +94,7 @@ void write(torch::serialize::OutputArchive& archive, const Snapshot& snapshot, c
   archive.write("rule", c10::IValue(snapshot.rule));
   archive.write("fragments", c10::IValue(snapshot.fragments));
   archive.write("parameters", c10::IValue(snapshot.parameters));
+  archive.write("feedback", c10::IValue(snapshot.feedback));
   archive.write("inner_step", c10::IValue(snapshot.inner_step));
   archive.write("buckets", c10::IValue(static_cast<int64_t>(snapshot.states.size())));
   for (size_t i = 0; i < snapshot.states.size(); ++i) {
@@ -64,6 +105,7 @@ void write(torch::serialize::OutputArchive& archive, const Snapshot& snapshot, c
     archive.write(bucket + "_anchor", state.anchor.cpu());
     archive.write(bucket + "_slots", c10::IValue(static_cast<int64_t>(state.slots.size())));
     for (size_t j = 0; j < state.slots.size(); ++j) archive.write(c10::str(bucket, "_slot", j), state.slots[j].cpu());
+    write(archive, bucket, snapshot.residuals[i]);
   }
   torch::serialize::OutputArchive nested(archive.compilation_unit());
   inner.save(nested);
@@ -78,9 +120,14 @@ Snapshot read(torch::serialize::InputArchive& archive) {
   }
   check_same("format", found.toStringRef(), format);
   try {
-    Snapshot snapshot{get<std::string>(archive, "inner_type"), get<std::string>(archive, "rule"),
-                      get<std::string>(archive, "fragments"),  get<std::string>(archive, "parameters"),
-                      get<int64_t>(archive, "inner_step"),     {}};
+    Snapshot snapshot{get<std::string>(archive, "inner_type"),
+                      get<std::string>(archive, "rule"),
+                      get<std::string>(archive, "fragments"),
+                      get<std::string>(archive, "parameters"),
+                      get<std::string>(archive, "feedback"),
+                      get<int64_t>(archive, "inner_step"),
+                      {},
+                      {}};
     snapshot.states.resize(count(archive, "buckets"));
     for (size_t i = 0; i < snapshot.states.size(); ++i) {
       OuterState& state = snapshot.states[i];
@@ -89,6 +136,7 @@ Snapshot read(torch::serialize::InputArchive& archive) {
       archive.read(bucket + "_anchor", state.anchor);
       state.slots.resize(count(archive, bucket + "_slots"));
       for (size_t j = 0; j < state.slots.size(); ++j) archive.read(c10::str(bucket, "_slot", j), state.slots[j]);
+      snapshot.residuals.push_back(read_residuals(archive, bucket));
     }
     return snapshot;
   } catch (const CheckpointError&) {
@@ -105,12 +153,14 @@ void check_fits(const Snapshot& saved, const Snapshot& present) {
   check_same("outer rule", saved.rule, present.rule);
   check_same("fragments", saved.fragments, present.fragments);
   check_same_lines(saved.parameters, present.parameters);
+  check_same("error feedback:", saved.feedback, present.feedback);
   check_same("buckets:", c10::str(saved.states.size()), c10::str(present.states.size()));
   for (size_t i = 0; i < saved.states.size(); ++i) {
     const OuterState &a = saved.states[i], &b = present.states[i];
     check_same_vector("an anchor", a.anchor, b.anchor);
     check_same("an outer rule with slots:", c10::str(a.slots.size()), c10::str(b.slots.size()));
     for (size_t j = 0; j < a.slots.size(); ++j) check_same_vector("a slot", a.slots[j], b.slots[j]);
+    check_fits(saved.residuals[i], present.residuals[i]);
   }
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "codec/residuals.hpp"
+
 namespace outerloop::checkpoint {
 
 /// What torch::save keeps of an optimizer besides the inner one.
@@ -15,8 +17,10 @@ struct Snapshot {
   std::string rule;        ///< the outer rule, described
   std::string fragments;   ///< the plan, described
   std::string parameters;  ///< a line each: name, type, shape
+  std::string feedback;    ///< error feedback, described
   int64_t inner_step = 0;
-  std::vector<OuterState> states;  ///< one per bucket, fragment by fragment
+  std::vector<OuterState> states;           ///< one per bucket, fragment by fragment
+  std::vector<codec::Residuals> residuals;  ///< of the same
 };
 
 void write(torch::serialize::OutputArchive& archive, const Snapshot& snapshot, const torch::optim::Optimizer& inner);

@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "codec/known.hpp"
+#include "outer/exact.hpp"
 #include "outer/recurrence.hpp"
 #include "params/check.hpp"
 #include "round/exchange.hpp"
@@ -22,6 +24,27 @@ void check_anchor_device(const SyncOptions& sync, const Groups& groups) {
     TORCH_CHECK(wanted == device || wanted == at::Device(device.type()), "anchor_device is ", wanted,
                 " where a parameter is on ", device, "; it must be cpu, or the device of all parameters");
   }
+}
+
+void check_codec(const SyncOptions& sync, const Streaming& streaming, int64_t sync_every, const Groups& groups) {
+  TORCH_CHECK(sync.codec, "codec is null: use codecs::fp32() for deltas that travel whole");
+  const bool plain = codec::is_plain(*sync.codec);
+  TORCH_CHECK(plain || !streaming.eager, "eager replicas take deltas that travel whole, not by codec ",
+              sync.codec->describe());
+  for (const Tensor& param : trainable(groups)) {
+    TORCH_CHECK(plain || param.is_cpu() || (sync.anchor_device && sync.anchor_device->is_cpu()), "codec ",
+                sync.codec->describe(), " runs on the CPU, and a parameter is on ", param.device(),
+                "; set anchor_device to cpu");
+  }
+  if (!sync.error_feedback) return;
+  const ErrorFeedback& feedback = *sync.error_feedback;
+  TORCH_CHECK(!plain, "error_feedback: fp32 deltas lose nothing; set another codec");
+  TORCH_CHECK(feedback.decay > 0 && feedback.decay <= 1, "error_feedback: decay must be in (0, 1], got ",
+              feedback.decay);
+  TORCH_CHECK(feedback.residual == at::kFloat || feedback.residual == at::kBFloat16,
+              "error_feedback: residual must be float32 or bfloat16, got ", feedback.residual);
+  TORCH_CHECK(streaming.delay < sync_every, "error_feedback wants a delay below sync_every ", sync_every,
+              ", so that a round knows what the one before it lost; got ", streaming.delay);
 }
 
 /// 0 for options that have no lr.
@@ -58,6 +81,11 @@ void check_stability(const OuterRule& rule, int64_t sync_every, const Streaming&
 
 }  // namespace
 
+std::string describe(const std::optional<ErrorFeedback>& feedback) {
+  if (!feedback) return "none";
+  return c10::str("decay ", exact(feedback->decay), ", ", feedback->residual);
+}
+
 void check_parameters(const Groups& groups, const std::vector<std::string>& names, const FragmentPlan& plan) {
   params::check(parameters(groups), names);
   TORCH_CHECK(!trainable(groups).empty(), "no parameters to train: the inner optimizer has ", parameters(groups).size(),
@@ -93,6 +121,7 @@ const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_p
     }
     check_parameters(groups, sync.names, streaming.fragments);
     check_anchor_device(sync, groups);
+    check_codec(sync, streaming, sync_every, groups);
     check_stability(*rule, sync_every, streaming, sync, comm->size());
     return &groups;
   });

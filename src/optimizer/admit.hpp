@@ -15,4 +15,7 @@ const Groups& admit(const std::unique_ptr<Optimizer>& inner, const std::shared_p
 /// Throws c10::Error, naming the parameter, if these cannot be trained together, or the plan does not fit them.
 void check_parameters(const Groups& groups, const std::vector<std::string>& names, const FragmentPlan& plan);
 
+/// Compared between replicas and with checkpoints.
+std::string describe(const std::optional<ErrorFeedback>& feedback);
+
 }  // namespace outerloop::optimizer

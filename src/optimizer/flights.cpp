@@ -17,7 +17,7 @@ void OuterLoopOptimizer::Impl::send(size_t fragment, const Groups& groups, bool 
   flights.push_back(
       lands_at_once && !streaming.eager && round::pipelined(sent, exchange, *rule)
           ? round::pipeline(sent, fragment, terms(), optimizer::without_grad(groups), exchange, on_mismatch())
-          : round::send(sent, fragment, terms(), optimizer::without_grad(groups), exchange.size()));
+          : round::send(sent, fragment, terms(), optimizer::without_grad(groups), exchange));
 }
 
 /// The courier takes it from here.
@@ -31,6 +31,7 @@ void OuterLoopOptimizer::Impl::depart(round::Flight& flight) {
 void OuterLoopOptimizer::Impl::give_back(round::Flight flight) {
   round::Fragment& fragment = (*fragments)[flight.fragment];
   fragment.give_back(std::move(flight.wires));
+  fragment.give_back(std::move(flight.coded));
   fragment.give_back(std::move(flight.share.wires));
   fragment.give_back(std::move(flight.stepped.velocities));
 }

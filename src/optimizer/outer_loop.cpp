@@ -50,14 +50,15 @@ std::string OuterLoopOptimizer::Impl::describe(const Groups& groups, const round
                   exact(streaming.keep_local), streaming.eager ? ", eager" : "", "\nstart ", name(sync.start),
                   "\non_abort ", sync.on_abort == OnAbort::rollback ? "rollback" : "keep_local", "\non_mismatch ",
                   sync.on_mismatch == OnMismatch::repair ? "repair" : "fail", "\nlanes ", with.group()->lanes().size(),
+                  "\ncodec ", sync.codec->describe(), "\nerror feedback ", optimizer::describe(sync.error_feedback),
                   "\n", optimizer::parameters(groups).size(), " parameters\n", optimizer::describe(groups, sync.names),
                   optimizer::describe_devices(groups, sync.anchor_device));
 }
 
 /// Outer state of the trainable parameters; what there is already is taken over.
 round::Fragments OuterLoopOptimizer::Impl::fragments_of(const Groups& groups) const {
-  return {optimizer::trainable(groups), optimizer::slices(groups, sync.names, streaming.fragments), rule->slots(),
-          sync.anchor_device, fragments ? &*fragments : nullptr};
+  return {optimizer::trainable(groups), optimizer::slices(groups, sync.names, streaming.fragments), rule->slots(), sync,
+          fragments ? &*fragments : nullptr};
 }
 
 /// The same, if it does not hold them already.

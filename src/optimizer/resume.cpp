@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
+#include "optimizer/admit.hpp"
 #include "optimizer/impl.hpp"
 
 /// Going on after a failure, with a new group, or after a stop, from a checkpoint.
@@ -37,6 +38,9 @@ void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm, con
   if (mine.round != leader.round || mine.fingerprint != leader.fingerprint) {
     for (round::Fragment& fragment : all.each()) fragment.rollback();
   }
+  for (round::Fragment& fragment : all.each()) {
+    for (round::Bucket& bucket : fragment.buckets()) bucket.residuals.follow(next.size(), next.rank());
+  }
   exchange = std::move(next);
   description = std::move(now);
   if (grown) take_up(groups, std::move(*grown));
@@ -46,11 +50,19 @@ void OuterLoopOptimizer::Impl::reconnect(std::shared_ptr<Communicator> comm, con
 // ---- checkpoints ----
 
 checkpoint::Snapshot OuterLoopOptimizer::Impl::snapshot(const Groups& groups, const round::Fragments& of) const {
-  checkpoint::Snapshot snapshot{
-      c10::demangle(typeid(*inner).name()),    rule->describe(), streaming.fragments.describe(),
-      optimizer::describe(groups, sync.names), inner_step,       {}};
+  checkpoint::Snapshot snapshot{c10::demangle(typeid(*inner).name()),
+                                rule->describe(),
+                                streaming.fragments.describe(),
+                                optimizer::describe(groups, sync.names),
+                                optimizer::describe(sync.error_feedback),
+                                inner_step,
+                                {},
+                                {}};
   for (const round::Fragment& fragment : of.each()) {
-    for (const round::Bucket& bucket : fragment.buckets()) snapshot.states.push_back(bucket.state);
+    for (const round::Bucket& bucket : fragment.buckets()) {
+      snapshot.states.push_back(bucket.state);
+      snapshot.residuals.push_back(bucket.residuals);
+    }
   }
   return snapshot;
 }
@@ -83,12 +95,15 @@ void OuterLoopOptimizer::load(torch::serialize::InputArchive& archive) {
   optimizer::hand_on_options(impl.inner->param_groups(), *this);
   impl.inner_step = saved.inner_step;
   auto from = saved.states.begin();
+  auto owed = saved.residuals.begin();
   for (round::Fragment& fragment : impl.fragments->each()) {
     for (round::Bucket& bucket : fragment.buckets()) {
       fragment.set_rounds(from->round);
       bucket.state.anchor.copy_(from->anchor);
       for (size_t j = 0; j < bucket.state.slots.size(); ++j) bucket.state.slots[j].copy_(from->slots[j]);
       ++from;
+      bucket.residuals = *owed++;
+      bucket.residuals.follow(impl.exchange.size(), impl.exchange.rank());
     }
   }
 }

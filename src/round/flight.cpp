@@ -2,7 +2,20 @@
 
 #include <cmath>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 namespace outerloop::round {
+
+namespace {
+
+/// Draws of no other round, fragment or rank.
+uint64_t key_of(const Flight& flight, int rank) {
+  const int64_t which[] = {flight.report.inner_step, flight.report.round, flight.report.fragment, rank};
+  return XXH3_64bits(which, sizeof(which));
+}
+
+}  // namespace
 
 Header header(Talk talk, const Terms& terms, int64_t rounds, int64_t elements) {
   return {.talk = talk,
@@ -13,18 +26,20 @@ Header header(Talk talk, const Terms& terms, int64_t rounds, int64_t elements) {
 }
 
 Flight prepared(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad,
-                int replicas) {
+                const Exchange& exchange) {
   Flight flight{.fragment = number,
                 .report = {.inner_step = terms.inner_step,
                            .fragment = static_cast<int64_t>(number),
                            .round = fragment.rounds(),
-                           .replicas = replicas,
+                           .replicas = exchange.size(),
                            .without_grad = std::move(without_grad)},
                 .header = header(Talk::round, terms, fragment.rounds(), fragment.numel()),
                 .text = terms.description.text};
   flight.header.fragment = static_cast<int64_t>(number);
   guarded(flight, [&] {
     flight.wires = fragment.take_wires();
+    flight.coded = fragment.take_coded(exchange);
+    flight.coded.key = key_of(flight, exchange.rank());
     if (terms.sync.weight) flight.report.weight = terms.sync.weight();
     flight.header.weight = flight.report.weight;
   });
@@ -34,7 +49,9 @@ Flight prepared(Fragment& fragment, size_t number, const Terms& terms, std::vect
 void offer(Flight& flight, Fragment& fragment, const Terms& terms) {
   const kernels::Summary delta = [&] {
     const Timed timed(flight.report.send);
-    return fragment.send(flight.wires, flight.report.weight);
+    const double weight = flight.report.weight;
+    return flight.coded.buckets.empty() ? fragment.send(flight.wires, weight)
+                                        : fragment.send(flight.wires, flight.coded, weight);
   }();
   say(flight, delta, terms);
 }

@@ -32,6 +32,7 @@ struct Flight {
   std::exception_ptr error = {};  ///< thrown by a callback here; the round aborts on all replicas
   std::string text = {};          ///< the error's, or else the description
   Wires wires = {};
+  Coded coded = {};
   Share share = {};  ///< of eager replicas
   Verdict verdict = {};
   std::future<void> arrived = {};  ///< when a courier travels
@@ -43,7 +44,8 @@ struct Flight {
 Header header(Talk talk, const Terms& terms, int64_t rounds, int64_t elements);
 
 /// Before its send: this replica's weight is known, or what sync.weight threw.
-Flight prepared(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad, int replicas);
+Flight prepared(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad,
+                const Exchange& exchange);
 
 /// The delta as a whole, and what this replica says of it.
 void offer(Flight& flight, Fragment& fragment, const Terms& terms);

@@ -10,6 +10,8 @@
 #include <iterator>
 #include <optional>
 
+#include "codec/known.hpp"
+
 namespace outerloop::round {
 
 namespace {
@@ -73,11 +75,15 @@ at::Device state_device(const FlatParams& params, const std::optional<at::Device
   return anchor_device && anchor_device->is_cpu() ? at::Device(at::kCPU) : params.device();
 }
 
-Fragment::Fragment(std::vector<ParamSlice> slices, int slots, const std::optional<at::Device>& anchor_device) {
+Fragment::Fragment(std::vector<ParamSlice> slices, int slots, const SyncOptions& sync)
+    : codec_(codec::is_plain(*sync.codec) ? nullptr : sync.codec), feedback_(sync.error_feedback) {
   for (FlatParams& part : split(slices)) {
     Bucket& bucket = buckets_.emplace_back(Bucket{std::move(part), {}});
-    bucket.state.anchor = bucket.params.impl().gather(state_device(bucket.params, anchor_device));
+    bucket.state.anchor = bucket.params.impl().gather(state_device(bucket.params, sync.anchor_device));
     for (int i = 0; i < slots; ++i) bucket.state.slots.push_back(at::zeros_like(bucket.state.anchor));
+    if (feedback_ && bucket.state.anchor.scalar_type() == at::kFloat) {
+      bucket.residuals.own = at::zeros_like(bucket.state.anchor, feedback_->residual);
+    }
   }
   reserve_wires();
 }

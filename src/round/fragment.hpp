@@ -1,13 +1,16 @@
 #pragma once
 
 #include <outerloop/outer_rule.hpp>
+#include <outerloop/sync_options.hpp>
 
 #include <optional>
 #include <vector>
 
+#include "codec/residuals.hpp"
 #include "kernels/kernels.hpp"
 #include "outer/recurrence.hpp"
 #include "params/flat_params.hpp"
+#include "round/coded_wire.hpp"
 #include "round/exchange.hpp"
 
 namespace outerloop::round {
@@ -16,11 +19,25 @@ namespace outerloop::round {
 struct Bucket {
   FlatParams params;
   OuterState state;
+  codec::Residuals residuals = {};
 };
 
 /// What the deltas of one round travel in: a vector for each bucket. Pinned if it is on the CPU and the parameters are
 /// not.
 using Wires = std::vector<Tensor>;
+
+/// What the deltas of one round travel in if they have a codec: none for a bucket of float64, which travels whole.
+struct Coded {
+  struct OfBucket {
+    CodedWire wire;
+    CodedWire::Owner owner;
+    Tensor next = {};  ///< float32: what this replica's residual becomes
+  };
+  std::vector<std::optional<OfBucket>> buckets = {};  ///< none at all: every bucket travels whole
+  std::shared_ptr<const Codec> codec = {};
+  int ranks = 1, rank = 0;  ///< of the group
+  uint64_t key = 0;         ///< of draws
+};
 
 /// A stretch of a bucket's vectors that travels by itself.
 struct Piece {
@@ -45,14 +62,20 @@ kernels::Step fused_step(const Recurrence& rule, double inverse_weight, double k
 class Fragment {
  public:
   /// Anchors are the parameters as they are, slots zero. The state is on `anchor_device`, or beside the parameters.
-  Fragment(std::vector<ParamSlice> slices, int slots, const std::optional<at::Device>& anchor_device);
+  Fragment(std::vector<ParamSlice> slices, int slots, const SyncOptions& sync);
 
   Wires take_wires();                                ///< of an earlier round, if any were given back
   void give_back(Wires wires);                       ///< when nothing uses them any more; none are ignored
   void reserve_wires() { give_back(take_wires()); }  ///< the next to be taken need no memory
-  Wires take_velocities();                           ///< the same for those of pieces; none without momentum
+  Coded take_coded(const Exchange& exchange);        ///< of an earlier round, or new; none where deltas travel whole
+  void give_back(Coded coded);
+  bool coded() const { return codec_ != nullptr; }
+  Wires take_velocities();  ///< the same for those of pieces; none without momentum
 
   kernels::Summary send(const Wires& wires, double weight);  ///< params -> delta -> wire
+  /// The same by the codec: with feedback, params -> delta + decay * residual -> wires -> coded wires. Unweighted, but
+  /// for what travels whole. What is not finite is not coded.
+  kernels::Summary send(const Wires& wires, Coded& coded, double weight);
   /// wire -> anchor -> params. The sum of squares of the mean delta goes to `sum_squares` unless that is null; then
   /// work on a GPU may still go on when this returns, ordered before what its current stream is given next.
   void apply(const Wires& wires, const OuterRule& rule, double inverse_weight, double keep_local, double* sum_squares);
@@ -63,6 +86,9 @@ class Fragment {
   kernels::Summary send(Piece& piece, const Wires& wires, double weight);
   void step(const Piece& piece, const Wires& wires, Stepped& stepped, const kernels::Step& step, bool wants_norm) const;
   void take(Wires& wires, Stepped& stepped, double keep_local);
+
+  /// The round has committed: what it lost is kept. `counted`: this replica had a share in it.
+  void keep_residuals(Coded& coded, bool counted);
 
   void rollback();                                                       ///< params <- anchor
   std::vector<OuterState> state_of(Exchange& exchange, int root) const;  ///< copies of root's; of each bucket
@@ -79,8 +105,11 @@ class Fragment {
   void pull();
   void scatter(double keep_local);
 
+  std::shared_ptr<const Codec> codec_;  ///< null: deltas travel whole
+  std::optional<ErrorFeedback> feedback_;
   std::vector<Bucket> buckets_;
   std::vector<Wires> spare_;
+  std::vector<Coded> spare_coded_;
   std::vector<Piece> pieces_;  ///< kept for what kernels keep in their Params
   int64_t rounds_ = 0;
 };
@@ -100,6 +129,12 @@ int64_t bytes_sent(const Wires& wires, int replicas);
 void reduce(const Wires& wires, Exchange& exchange);
 /// The same for piece `number`, which may be in flight with others.
 Pending reduce(const Tensor& piece, size_t number, Exchange& exchange);
+
+/// coded wires -> mean delta, in `wires`, of every bucket. Returns the first rank that could not, or -1; its exception,
+/// if there was one, goes to `error` there.
+int average(const Wires& wires, Coded& coded, Exchange& exchange, const std::vector<double>& weights,
+            std::exception_ptr& error);
+int64_t bytes_sent(const Wires& wires, const Coded& coded, int replicas);
 
 /// Where anchor, slots and wire of these parameters are.
 at::Device state_device(const FlatParams& params, const std::optional<at::Device>& anchor_device);

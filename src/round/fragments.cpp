@@ -48,14 +48,16 @@ void take_over(const Place& to, const Place& from) {
   const OuterState &state = to.bucket->state, &old = from.bucket->state;
   copy(state.anchor, old.anchor);
   for (size_t i = 0; i < state.slots.size(); ++i) copy(state.slots[i], old.slots[i]);
+  const codec::Residuals &owed = to.bucket->residuals, &was_owed = from.bucket->residuals;
+  if (owed.own.defined() && was_owed.own.defined()) copy(owed.own, was_owed.folded());
 }
 
 }  // namespace
 
 Fragments::Fragments(std::vector<Tensor> params, const std::vector<std::vector<ParamSlice>>& slices, int slots,
-                     const std::optional<at::Device>& anchor_device, const Fragments* before)
+                     const SyncOptions& sync, const Fragments* before)
     : params_(std::move(params)) {
-  for (const auto& of_one : slices) each_.emplace_back(of_one, slots, anchor_device);
+  for (const auto& of_one : slices) each_.emplace_back(of_one, slots, sync);
   if (!before) return;
   const Places now = places(each_), old = places(before->each_);
   for (const auto& [param, to] : now) {

@@ -12,7 +12,7 @@ class Fragments {
  public:
   /// What `before` holds of the same elements is taken over, and the counts of rounds.
   Fragments(std::vector<Tensor> params, const std::vector<std::vector<ParamSlice>>& slices, int slots,
-            const std::optional<at::Device>& anchor_device, const Fragments* before = nullptr);
+            const SyncOptions& sync, const Fragments* before = nullptr);
 
   std::vector<Fragment>& each() { return each_; }
   const std::vector<Fragment>& each() const { return each_; }

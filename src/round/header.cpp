@@ -123,9 +123,13 @@ Verdict decide(const std::vector<Header>& headers, OnMismatch on_mismatch) {
 
   if (std::string reason = objections(headers); !reason.empty()) return {Action::abort, std::move(reason)};
   double total_weight = 0;
-  for (const Header& header : headers) total_weight += header.weight;
+  std::vector<double> weights;
+  for (const Header& header : headers) {
+    weights.push_back(header.weight);
+    total_weight += header.weight;
+  }
   if (total_weight == 0) return {Action::abort, "the weights of all ranks are 0"};
-  return {Action::commit, {}, total_weight};
+  return {Action::commit, {}, total_weight, 0, std::move(weights)};
 }
 
 }  // namespace outerloop::round

@@ -35,7 +35,8 @@ struct Verdict {
   enum class Action { commit, abort, repair, disagree } action = Action::commit;
   std::string reason = {};
   double total_weight = 0;
-  int root = 0;  ///< repair: the rank whose anchor all take
+  int root = 0;                      ///< repair: the rank whose anchor all take
+  std::vector<double> weights = {};  ///< of all ranks
 };
 
 /// Whether a replica of this weight has a share in the mean: with 0 it has none, and all others are refused.

@@ -82,13 +82,13 @@ bool pipelined(const Fragment& fragment, Exchange& exchange, const OuterRule& ru
     const at::Device device = bucket.state.anchor.device();
     return bucket.params.device() == device && !exchange.from(device).lanes().empty();
   };
-  return exchange.size() > 1 && recurrence(rule) &&
+  return exchange.size() > 1 && !fragment.coded() && recurrence(rule) &&
          std::all_of(fragment.buckets().begin(), fragment.buckets().end(), fits);
 }
 
 Flight pipeline(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad,
                 Exchange& exchange, OnMismatch on_mismatch) {
-  Flight flight = prepared(fragment, number, terms, std::move(without_grad), exchange.size());
+  Flight flight = prepared(fragment, number, terms, std::move(without_grad), exchange);
   flight.header.talk = Talk::pieces;
   flight.travelled = true;
   auto on_throw = c10::make_scope_exit([&] {

@@ -4,8 +4,8 @@
 
 namespace outerloop::round {
 
-/// Whether rounds of this fragment are pipelined: the group has lanes where the parameters and their state are, and the
-/// kernels know the rule. The same on every rank.
+/// Whether rounds of this fragment are pipelined: the group has lanes where the parameters and their state are, the
+/// kernels know the rule, and the delta travels whole. The same on every rank.
 bool pipelined(const Fragment& fragment, Exchange& exchange, const OuterRule& rule);
 
 /// send and travel in one. The wire goes in pieces, dealt out to the lanes: while some travel, the next are formed and

@@ -1,5 +1,7 @@
 #include "round/round.hpp"
 
+#include <c10/util/StringUtil.h>
+
 #include <cmath>
 
 namespace outerloop::round {
@@ -44,6 +46,7 @@ SyncReport commit(Flight& flight, Fragment& fragment, const Terms& terms, const 
       mean_delta.insert(mean_delta.begin(), {&flight.wires, 1 / flight.verdict.total_weight});
       step(flight, fragment, terms, std::move(mean_delta));
     }
+    fragment.keep_residuals(flight.coded, takes_part(flight.report.weight));
     fragment.set_rounds(fragment.rounds() + 1);
   });
   flight.report.round = fragment.rounds();
@@ -55,6 +58,19 @@ SyncReport abort(Flight& flight, Fragment& fragment, const Terms& terms, const S
   flight.report.reason = flight.verdict.reason;
   keeping(flight.error, [&] { step(flight, fragment, terms, exchanged(flight, newest)); });
   return flight.report;
+}
+
+/// The wires become the mean. A rank that cannot do its part aborts the round on all.
+void travel_coded(Flight& flight, Exchange& exchange) {
+  std::exception_ptr error;
+  const int failed = average(flight.wires, flight.coded, exchange, flight.verdict.weights, error);
+  flight.report.wire_bytes += bytes_sent(flight.wires, flight.coded, exchange.size());
+  if (failed < 0) {
+    flight.verdict.total_weight = 1;
+    return;
+  }
+  if (!flight.error) flight.error = error;
+  flight.verdict = {Verdict::Action::abort, c10::str("rank ", failed, " could not average the deltas")};
 }
 
 /// All take the majority's state, and this round is held again from there.
@@ -71,8 +87,9 @@ SyncReport repair(Flight& flight, Fragment& fragment, Exchange& exchange, const 
 
 }  // namespace
 
-Flight send(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad, int replicas) {
-  Flight flight = prepared(fragment, number, terms, std::move(without_grad), replicas);
+Flight send(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad,
+            const Exchange& exchange) {
+  Flight flight = prepared(fragment, number, terms, std::move(without_grad), exchange);
   guarded(flight, [&] { offer(flight, fragment, terms); });
   return flight;
 }
@@ -81,6 +98,7 @@ void travel(Flight& flight, Exchange& exchange, OnMismatch on_mismatch) {
   const Timed timed(flight.report.reduce);
   meet(flight, exchange, on_mismatch);
   if (flight.verdict.action != Verdict::Action::commit) return;
+  if (!flight.coded.buckets.empty()) return travel_coded(flight, exchange);
   reduce(flight.wires, exchange);
   flight.report.wire_bytes += bytes_sent(flight.wires, exchange.size());
 }

@@ -8,7 +8,8 @@ namespace outerloop::round {
 /// throws, it aborts everywhere, and the exception stays in the flight.
 ///
 /// send: params -> delta -> wire, and what the others shall hear.
-Flight send(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad, int replicas);
+Flight send(Fragment& fragment, size_t number, const Terms& terms, std::vector<int64_t> without_grad,
+            const Exchange& exchange);
 /// Exchange of headers, decision, reduction. Touches nothing but the flight, so that another thread can do it; throws
 /// CommError.
 void travel(Flight& flight, Exchange& exchange, OnMismatch on_mismatch);

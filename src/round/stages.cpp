@@ -5,9 +5,11 @@
 
 #include <outerloop/stages.hpp>
 
+#include "codec/known.hpp"
 #include "comm/staged.hpp"
 #include "kernels/kernels.hpp"
 #include "params/flat_params.hpp"
+#include "round/coded_wire.hpp"
 
 namespace outerloop {
 
@@ -58,6 +60,27 @@ Pending mean_across(Communicator& comm, Tensor tensor) {
     sum->wait();
     tensor.detach().mul_(1.0 / size);
   });
+}
+
+Pending mean_across(Communicator& comm, const Codec& codec, Tensor delta, uint64_t key) {
+  check_same("delta", delta, delta.defined() ? delta.numel() : 0, at::kFloat);
+  TORCH_CHECK(delta.is_cpu(), "delta is on ", delta.device(), "; codecs run on the CPU");
+  if (codec::is_plain(codec)) return mean_across(comm, delta);
+  const auto staged =
+      comm.device().is_cpu() || comm.size() == 1 ? nullptr : std::make_unique<comm::Staged>(comm, at::kCPU);
+  round::CodedWire wire(codec, delta.numel(), comm.size(), comm.rank());
+  std::exception_ptr error;
+  try {
+    wire.encode(codec, delta, key);
+  } catch (...) {
+    if (comm.size() == 1) throw;
+    error = std::current_exception();  // the other ranks are told in the exchange
+  }
+  const int failed = wire.average(codec, staged ? *staged : comm, std::vector<double>(comm.size(), 1), {},
+                                  key + (1 << 20), delta, error);
+  if (error) std::rethrow_exception(error);
+  TORCH_CHECK(failed < 0, "mean_across: rank ", failed, " could not average deltas by codec ", codec.describe());
+  return {};
 }
 
 void average_step(Tensor anchor, const Tensor& mean_delta) {

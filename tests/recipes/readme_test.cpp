@@ -125,6 +125,28 @@ TEST(Readme, OptionsReportEachRound) {
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), line + line);
 }
 
+TEST(Readme, SparseLoCoSendsAFraction) {
+  const auto sent = run_ranks(2, [](std::shared_ptr<Communicator> comm) {
+    auto model = make_model();
+    int64_t bytes = 0;
+    const auto train = [&](DiLoCoOptimizer& opt) {
+      for (auto& [x, y] : make_batches(30, comm->rank())) {
+        opt.zero_grad();
+        torch::nn::functional::cross_entropy(model->forward(x), y).backward();
+        opt.step();
+      }
+    };
+#include "readme/sparse_loco.inc"
+    train(opt);
+    EXPECT_EQ(opt.rounds(), 2);
+    sparse_loco.sync.on_sync = [&](const SyncReport& report) { bytes = report.wire_bytes; };
+    DiLoCoOptimizer again(torch::optim::AdamW(model->parameters(), 4e-4), comm, sparse_loco);
+    train(again);
+    return bytes;
+  });
+  EXPECT_EQ(sent[0], 16 + 1);  // one of 20 elements: an index, a value, two magnitudes, aligned; and a byte
+}
+
 TEST(Readme, StreamingEndsWithEqualAnchorsAndNothingUnderWay) {
   const auto anchors = run_ranks(2, [](const std::shared_ptr<Communicator>& comm) {
     const auto batches = make_batches(48, comm->rank());

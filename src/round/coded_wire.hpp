@@ -1,0 +1,71 @@
+#pragma once
+
+#include <outerloop/codec.hpp>
+
+#include <exception>
+#include <vector>
+
+#include "round/exchange.hpp"
+
+namespace outerloop::round {
+
+/// How a vector is divided among the ranks that average it: whole blocks to each, the last shorter, or empty. One that
+/// is gathered is a single shard.
+struct Shards {
+  Shards(const Codec& codec, int64_t numel, int ranks);
+  int64_t begin(int shard) const { return shard * length < numel ? shard * length : numel; }
+  int64_t size(int shard) const { return begin(shard + 1) - begin(shard); }
+  Tensor of(const Tensor& flat, int shard) const { return flat.narrow(0, begin(shard), size(shard)); }
+
+  int64_t numel;
+  int count;
+  int64_t length;
+};
+
+/// Deltas of all ranks on their way to the mean, in one codec. Two shots: encode; each rank takes its shard of all
+/// wires, adds them up in float32, in the order of ranks, times their weights and the inverse of these weights' sum,
+/// and codes that mean again; all take all means, their owners too, so that every rank has the same bits. Or one, where
+/// the codec gathers: every rank takes all wires and adds them up itself. A group of one encodes and decodes.
+///
+/// Every row carries a byte that says whether its sender could make it: what fails on one rank, fails on all.
+class CodedWire {
+ public:
+  CodedWire(const Codec& codec, int64_t numel, int ranks, int rank);
+
+  /// This rank's wire. It may throw, and then there is none.
+  void encode(const Codec& codec, const Tensor& delta, uint64_t key);
+  /// What this rank's wire stands for.
+  void decode(const Codec& codec, const Tensor& delta) const { decode_rows(codec, rows_, delta); }
+
+  /// What `average` takes from, and gives to, the error feedback of a shard's owner. Undefined without.
+  struct Owner {
+    Tensor residual;  ///< of the last round
+    double decay;
+    Tensor next;  ///< float32, of this one
+  };
+  /// mean <- sum over ranks of weight * delta / sum of the weights. Collective, throws CommError. Returns the first
+  /// rank that could not do its part, or -1; what it threw goes to `error`, on that rank.
+  int average(const Codec& codec, Communicator& comm, const std::vector<double>& weights, const Owner& owner,
+              uint64_t key, const Tensor& mean, std::exception_ptr& error);
+
+  const Shards& shards() const { return shards_; }
+  int64_t bytes_sent() const;  ///< by this rank, in one average()
+
+ private:
+  using Weights = std::vector<double>;
+  void add_up(const Codec& codec, const Tensor& rows, const Weights& weights, int shard, const Tensor& sum);
+  bool average_shard(const Codec& codec, const Weights& weights, const Owner& owner, uint64_t key);  ///< finite?
+  void decode_rows(const Codec& codec, const Tensor& rows, const Tensor& delta) const;
+  Tensor wire(const Tensor& rows, int row, int64_t numel, const Codec& codec) const;
+  int first_failed(const Tensor& rows) const;
+
+  Shards shards_;
+  Reduction reduction_;
+  int ranks_, rank_;
+  Tensor rows_;       ///< this rank's wire, a row for each shard; then the means
+  Tensor arrived_;    ///< of this rank's shard, or of all, from each rank
+  Tensor owned_;      ///< the mean of this rank's shard
+  Tensor sum_, one_;  ///< float32: of the shard, or of all
+};
+
+}  // namespace outerloop::round
