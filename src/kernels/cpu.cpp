@@ -35,20 +35,31 @@ Coefficients<S> coefficients(const Step& step) {
           static_cast<S>(step.keep_local), step.nesterov};
 }
 
+/// `wire` begins at element `begin`, the other vectors at 0.
 template <bool has_velocity, bool mixes, class S>
-double apply_as(const Segments& params, S* anchor, S* velocity, const S* wire, int64_t numel, const Step& step) {
-  const Coefficients<S> c = coefficients<S>(step);
-  const bool past_caches = !mixes && numel >= stream_from;
-  return sum_over_blocks<double>(numel, [&](int64_t begin, int64_t end) {
-    double sum_squares = 0;
-    for_each_run<S>(params, begin, end, [&](auto* data, int64_t flat, int64_t n) {
-      write_only(data, n, past_caches, [&](auto* out, int64_t i, int64_t m) {
-        S* v = has_velocity ? velocity + flat + i : nullptr;
-        sum_squares += apply_run<has_velocity, mixes>(anchor + flat + i, v, wire + flat + i, out, m, c);
-      });
+double apply_range_as(const Segments& params, S* anchor, S* velocity, const S* wire, int64_t begin, int64_t end,
+                      const Coefficients<S>& c, bool past_caches) {
+  double sum_squares = 0;
+  for_each_run<S>(params, begin, end, [&](auto* data, int64_t flat, int64_t n) {
+    write_only(data, n, past_caches && !mixes, [&](auto* out, int64_t i, int64_t m) {
+      S* v = has_velocity ? velocity + flat + i : nullptr;
+      sum_squares += apply_run<has_velocity, mixes>(anchor + flat + i, v, wire + (flat - begin) + i, out, m, c);
     });
-    return sum_squares;
   });
+  return sum_squares;
+}
+
+template <class S>
+double apply_range_of(const Segments& params, S* anchor, S* velocity, const S* wire, int64_t begin, int64_t end,
+                      const Step& step, bool past_caches) {
+  const Coefficients<S> c = coefficients<S>(step);
+  const auto as = [&](auto has_velocity, auto mixes) {
+    return apply_range_as<has_velocity(), mixes()>(params, anchor, velocity, wire, begin, end, c, past_caches);
+  };
+  const std::true_type yes;
+  const std::false_type no;
+  if (step.keep_local == 0) return velocity ? as(yes, no) : as(no, no);
+  return velocity ? as(yes, yes) : as(no, yes);
 }
 
 }  // namespace
@@ -75,13 +86,16 @@ double apply(const Segments& params, const Tensor& anchor, const Tensor& velocit
     S* a = anchor.mutable_data_ptr<S>();
     S* v = velocity.defined() ? velocity.mutable_data_ptr<S>() : nullptr;
     const S* w = wire.const_data_ptr<S>();
-    const int64_t numel = anchor.numel();
-    if (step.keep_local == 0) {
-      return v ? apply_as<true, false>(params, a, v, w, numel, step)
-               : apply_as<false, false>(params, a, v, w, numel, step);
-    }
-    return v ? apply_as<true, true>(params, a, v, w, numel, step) : apply_as<false, true>(params, a, v, w, numel, step);
+    const bool past_caches = anchor.numel() >= stream_from;
+    return sum_over_blocks<double>(anchor.numel(), [&](int64_t begin, int64_t end) {
+      return apply_range_of(params, a, v, w + begin, begin, end, step, past_caches);
+    });
   });
+}
+
+double apply_range(const Segments& params, float* anchor, float* velocity, const float* mean_delta, int64_t begin,
+                   int64_t end, const Step& step, bool past_caches) {
+  return apply_range_of(params, anchor, velocity, mean_delta, begin, end, step, past_caches);
 }
 
 double step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Tensor& next_velocity,

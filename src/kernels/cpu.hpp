@@ -16,6 +16,9 @@ inline constexpr int64_t stream_from = int64_t{1} << 22;
 Summary send(const Segments& params, const Tensor& anchor, const Tensor& wire, double weight, int64_t first = 0);
 double apply(const Segments& params, const Tensor& anchor, const Tensor& velocity, const Tensor& wire,
              const Step& step);
+/// apply() on elements [begin, end) alone, whose mean delta lies at `mean_delta`; `velocity` is null for momentum 0.
+double apply_range(const Segments& params, float* anchor, float* velocity, const float* mean_delta, int64_t begin,
+                   int64_t end, const Step& step, bool past_caches);
 double step_apart(const Tensor& anchor, const Tensor& velocity, const Tensor& wire, const Tensor& next_velocity,
                   const Step& step);
 void delta(const Segments& params, const Tensor& anchor, const Tensor& delta);

@@ -109,6 +109,35 @@ OUTERLOOP_CLONES void decode_blocks(const uint8_t* __restrict codes, const uint8
   }
 }
 
+/// sum <- sum + factor * other
+template <class T>
+OUTERLOOP_CLONES void add_run(const T* __restrict other, float* __restrict sum, int32_t n, float factor) {
+#pragma omp simd
+  for (int32_t i = 0; i < n; ++i) sum[i] = math::multiply_add(factor, math::widen(other[i]), sum[i]);
+}
+
+/// next <- sent - arrives
+template <class T>
+OUTERLOOP_CLONES void lose_run(const float* __restrict sent, const float* __restrict arrives, T* __restrict next,
+                               int32_t n) {
+#pragma omp simd
+  for (int32_t i = 0; i < n; ++i) next[i] = math::narrow<T>(sent[i] - arrives[i]);
+}
+
+template <class T>
+OUTERLOOP_CLONES void scale_run(T* __restrict values, int32_t n, T factor) {
+#pragma omp simd
+  for (int32_t i = 0; i < n; ++i) values[i] *= factor;
+}
+
+template <class T>
+OUTERLOOP_CLONES int64_t count_non_finite(const T* __restrict values, int32_t n) {
+  int32_t count = 0;
+#pragma omp simd reduction(+ : count)
+  for (int32_t i = 0; i < n; ++i) count += !math::is_finite(values[i]);
+  return count;
+}
+
 template <class T>
 OUTERLOOP_CLONES void narrow_run(const float* __restrict values, T* __restrict wire, int32_t n) {
 #pragma omp simd

@@ -44,7 +44,7 @@ Coded Fragment::take_coded(const Exchange& exchange) {
     if (bucket.state.anchor.scalar_type() != at::kFloat) continue;
     made.emplace(Coded::OfBucket{CodedWire(*codec_, bucket.params.numel(), ranks, rank), {}});
     if (!feedback_) continue;
-    made->next = at::empty_like(bucket.state.anchor);
+    made->next = at::empty_like(bucket.residuals.own);
     made->owner.decay = feedback_->decay;
     const Shards& shards = made->wire.shards();
     if (shards.count > 1) made->owner.next = at::empty_like(shards.of(made->next, rank));
@@ -62,6 +62,14 @@ kernels::Summary Fragment::send(const Wires& wires, Coded& coded, double weight)
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
     auto& of = coded.buckets[i];
+    const uint64_t key = key_of(coded, 2 * i);
+    if (of) of->owner.residual = bucket.residuals.owner;
+    if (of && of->wire.fused() && bucket.params.device().is_cpu()) {
+      join(sum, kernels::send(bucket.params.impl().pull(), bucket.state.anchor, of->wire.rows(key),
+                              {bucket.residuals.own, of->next, feedback_ ? feedback_->decay : 0}));
+      of->wire.have_encoded();
+      continue;
+    }
     const Tensor& sent = wires[i];
     kernels::Summary delta = kernels::send(bucket.params.impl().pull(), bucket.state.anchor, sent, of ? 1 : weight);
     if (of && feedback_) {
@@ -69,19 +77,28 @@ kernels::Summary Fragment::send(const Wires& wires, Coded& coded, double weight)
       delta.non_finite = kernels::summarize(sent).non_finite;
     }
     if (of && delta.non_finite == 0) {
-      const Tensor arrives = feedback_ ? of->next : at::empty_like(sent);
-      of->wire.encode(*codec_, sent, key_of(coded, 2 * i));
+      const Tensor arrives = at::empty_like(sent);
+      of->wire.encode(*codec_, sent, key);
       if (!readable(*codec_, of->wire, arrives)) {
         delta.non_finite = 1;
       } else if (feedback_) {
         of->wire.decode(*codec_, arrives);
         at::sub_out(of->next, sent, arrives);
-        of->owner.residual = bucket.residuals.owner;
       }
     }
     join(sum, delta);
   }
   return sum;
+}
+
+std::vector<bool> Fragment::decode(const Wires& wires, const Coded& coded, bool rule_is_known) const {
+  std::vector<bool> stay(buckets_.size(), false);
+  for (size_t i = 0; i < coded.buckets.size(); ++i) {
+    if (!coded.buckets[i] || !coded.buckets[i]->wire.fused()) continue;
+    stay[i] = rule_is_known && buckets_[i].params.device().is_cpu();
+    if (!stay[i]) coded.buckets[i]->wire.decode(*coded.codec, wires[i]);
+  }
+  return stay;
 }
 
 int average(const Wires& wires, Coded& coded, Exchange& exchange, const std::vector<double>& weights,
@@ -116,10 +133,10 @@ void Fragment::keep_residuals(Coded& coded, bool counted) {
     codec::Residuals& residuals = buckets_[i].residuals;
     residuals.ranks = coded.ranks;
     residuals.rank = coded.rank;
-    if (counted) residuals.own.copy_(of->next);
+    if (counted) std::swap(residuals.own, of->next);
     if (!of->owner.next.defined()) continue;
-    if (!residuals.owner.defined()) residuals.owner = at::zeros_like(of->owner.next, feedback_->residual);
-    residuals.owner.copy_(of->owner.next);
+    if (!residuals.owner.defined()) residuals.owner = at::empty_like(of->owner.next);
+    std::swap(residuals.owner, of->owner.next);
     residuals.owner_begin = of->wire.shards().begin(coded.rank);
   }
 }

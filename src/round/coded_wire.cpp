@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "codec/known.hpp"
 #include "kernels/kernels.hpp"
 
 namespace outerloop::round {
@@ -37,12 +38,15 @@ Shards::Shards(const Codec& codec, int64_t numel, int ranks)
 
 CodedWire::CodedWire(const Codec& codec, int64_t numel, int ranks, int rank)
     : shards_(codec, numel, ranks), reduction_(codec.reduction()), ranks_(ranks), rank_(rank) {
+  if (reduction_ == Reduction::shards) format_ = codec::known(codec);
   const auto bytes = at::TensorOptions().dtype(at::kByte);
   const int64_t row = row_bytes(codec, shards_);
   rows_ = at::zeros({shards_.count, row}, bytes);
-  sum_ = at::empty({shards_.length});
-  one_ = at::empty({shards_.length});
   if (ranks == 1) return;
+  if (!format_) {
+    sum_ = at::empty({shards_.length});
+    one_ = at::empty({shards_.length});
+  }
   arrived_ = at::zeros({ranks, row}, bytes);
   if (reduction_ == Reduction::shards) owned_ = at::zeros({row}, bytes);
 }
@@ -58,6 +62,8 @@ void CodedWire::encode(const Codec& codec, const Tensor& delta, uint64_t key) {
   }
   mark(rows_, true);
 }
+
+void CodedWire::have_encoded() { mark(rows_, true); }
 
 void CodedWire::decode_rows(const Codec& codec, const Tensor& rows, const Tensor& delta) const {
   for (int shard = 0; shard < shards_.count; ++shard) {
@@ -77,8 +83,23 @@ void CodedWire::add_up(const Codec& codec, const Tensor& rows, const Weights& we
   sum.mul_(1 / std::accumulate(weights.begin(), weights.end(), 0.0));
 }
 
+/// What is not finite shows in the mean; what cannot be a scale might not.
+void CodedWire::check_arrived(int64_t numel) const {
+  if (format_->block == 1) return;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::string damage = kernels::damage(*format_, arrived_[rank], numel);
+    TORCH_CHECK(damage.empty(), "a damaged wire of rank ", rank, ": ", damage);
+  }
+}
+
 bool CodedWire::average_shard(const Codec& codec, const Weights& weights, const Owner& owner, uint64_t key) {
   const int64_t numel = shards_.size(rank_);
+  if (format_) {
+    check_arrived(numel);
+    return kernels::reduce({*format_, arrived_, numel, numel}, weights,
+                           {*format_, owned_.unsqueeze(0), numel, numel, key + shards_.count},
+                           {owner.residual, owner.next, owner.decay});
+  }
   const Tensor sum = sum_.narrow(0, 0, numel), one = one_.narrow(0, 0, numel);
   const Tensor mean = wire(owned_.unsqueeze(0), 0, numel, codec);
   add_up(codec, arrived_, weights, rank_, sum);
@@ -86,7 +107,8 @@ bool CodedWire::average_shard(const Codec& codec, const Weights& weights, const 
   if (kernels::summarize(sum).non_finite > 0) return false;
   codec.encode(sum, mean, key + shards_.count);
   codec.decode(mean, one);  // what cannot be read here, can nowhere
-  if (owner.next.defined()) at::sub_out(const_cast<Tensor&>(owner.next), sum, one);
+  Tensor next = owner.next;
+  if (next.defined()) at::sub_out(next, sum, one);
   return true;
 }
 
@@ -100,7 +122,7 @@ int CodedWire::first_failed(const Tensor& rows) const {
 int CodedWire::average(const Codec& codec, Communicator& comm, const Weights& weights, const Owner& owner, uint64_t key,
                        const Tensor& mean, std::exception_ptr& error) {
   if (ranks_ == 1) {
-    decode_rows(codec, rows_, mean);
+    if (!format_) decode_rows(codec, rows_, mean);
     return -1;
   }
   const auto attempt = [&](const auto& part) {
@@ -130,7 +152,7 @@ int CodedWire::average(const Codec& codec, Communicator& comm, const Weights& we
   comm.all_gather(rows_, owned_).wait();
   if (failed >= 0) return failed;
   if (const int unable = first_failed(rows_); unable >= 0) return unable;
-  decode_rows(codec, rows_, mean);
+  if (!format_) decode_rows(codec, rows_, mean);
   return -1;
 }
 

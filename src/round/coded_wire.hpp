@@ -3,8 +3,10 @@
 #include <outerloop/codec.hpp>
 
 #include <exception>
+#include <optional>
 #include <vector>
 
+#include "kernels/coded.hpp"
 #include "round/exchange.hpp"
 
 namespace outerloop::round {
@@ -34,17 +36,22 @@ class CodedWire {
 
   /// This rank's wire. It may throw, and then there is none.
   void encode(const Codec& codec, const Tensor& delta, uint64_t key);
-  /// What this rank's wire stands for.
+  /// What this rank's wire stands for; after average() by shards, the mean.
   void decode(const Codec& codec, const Tensor& delta) const { decode_rows(codec, rows_, delta); }
+
+  /// The kernels know the format, and take rows as they are: the mean too stays coded.
+  bool fused() const { return format_.has_value(); }
+  kernels::CodedRows rows(uint64_t key) const { return {*format_, rows_, shards_.numel, shards_.length, key}; }
+  void have_encoded();  ///< into rows()
 
   /// What `average` takes from, and gives to, the error feedback of a shard's owner. Undefined without.
   struct Owner {
     Tensor residual;  ///< of the last round
     double decay;
-    Tensor next;  ///< float32, of this one
+    Tensor next;  ///< of this one
   };
-  /// mean <- sum over ranks of weight * delta / sum of the weights. Collective, throws CommError. Returns the first
-  /// rank that could not do its part, or -1; what it threw goes to `error`, on that rank.
+  /// mean <- sum over ranks of weight * delta / sum of the weights, unless it stays coded. Collective, throws
+  /// CommError. Returns the first rank that could not do its part, or -1; what it threw goes to `error`, on that rank.
   int average(const Codec& codec, Communicator& comm, const std::vector<double>& weights, const Owner& owner,
               uint64_t key, const Tensor& mean, std::exception_ptr& error);
 
@@ -54,6 +61,7 @@ class CodedWire {
  private:
   using Weights = std::vector<double>;
   void add_up(const Codec& codec, const Tensor& rows, const Weights& weights, int shard, const Tensor& sum);
+  void check_arrived(int64_t numel) const;
   bool average_shard(const Codec& codec, const Weights& weights, const Owner& owner, uint64_t key);  ///< finite?
   void decode_rows(const Codec& codec, const Tensor& rows, const Tensor& delta) const;
   Tensor wire(const Tensor& rows, int row, int64_t numel, const Codec& codec) const;
@@ -61,6 +69,7 @@ class CodedWire {
 
   Shards shards_;
   Reduction reduction_;
+  std::optional<kernels::WireFormat> format_;  ///< none of what gathers
   int ranks_, rank_;
   Tensor rows_;       ///< this rank's wire, a row for each shard; then the means
   Tensor arrived_;    ///< of this rank's shard, or of all, from each rank

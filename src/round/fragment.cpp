@@ -11,43 +11,9 @@
 #include <optional>
 
 #include "codec/known.hpp"
+#include "round/own_rule.hpp"
 
 namespace outerloop::round {
-
-namespace {
-
-OuterState copy_of(const OuterState& state) {
-  OuterState copy{state.anchor.clone(), {}, state.round};
-  for (const Tensor& slot : state.slots) copy.slots.push_back(slot.clone());
-  return copy;
-}
-
-/// A rule of a user's must leave vectors as it found them, but for their values.
-void check_same_vectors(const OuterRule& rule, const OuterState& after, const OuterState& before) {
-  const auto same = [](const Tensor& a, const Tensor& b) {
-    return a.defined() && a.device() == b.device() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-           a.is_contiguous();
-  };
-  TORCH_CHECK(same(after.anchor, before.anchor) &&
-                  std::equal(after.slots.begin(), after.slots.end(), before.slots.begin(), before.slots.end(), same),
-              rule.describe(),
-              "::step changed the number, type or shape of the state's vectors; it may change values only");
-}
-
-/// The states after the outer step. The old ones stay as they are, so that a step that throws changes nothing.
-std::vector<OuterState> stepped(const std::vector<Bucket>& buckets, const Wires& wires, const OuterRule& rule,
-                                double inverse_weight) {
-  std::vector<OuterState> states;
-  for (size_t i = 0; i < buckets.size(); ++i) {
-    OuterState& state = states.emplace_back(copy_of(buckets[i].state));
-    wires[i].mul_(inverse_weight);
-    rule.step(state, wires[i]);
-    check_same_vectors(rule, state, buckets[i].state);
-  }
-  return states;
-}
-
-}  // namespace
 
 kernels::Step fused_step(const Recurrence& rule, double inverse_weight, double keep_local) {
   return {inverse_weight, rule.lr, rule.momentum, rule.nesterov, keep_local};
@@ -116,11 +82,12 @@ kernels::Summary Fragment::send(const Wires& wires, double weight) {
   return sum;
 }
 
-void Fragment::apply(const Wires& wires, const OuterRule& rule, double inverse_weight, double keep_local,
-                     double* sum_squares) {
+void Fragment::apply(const Wires& wires, const Coded& coded, const OuterRule& rule, double inverse_weight,
+                     double keep_local, double* sum_squares) {
   RECORD_FUNCTION("outerloop::apply", {});
   if (sum_squares) *sum_squares = 0;
   const auto fused = recurrence(rule);
+  const std::vector<bool> stay = decode(wires, coded, fused.has_value());
   std::vector<OuterState> states = fused ? std::vector<OuterState>{} : stepped(buckets_, wires, rule, inverse_weight);
   pull();
   for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -130,8 +97,12 @@ void Fragment::apply(const Wires& wires, const OuterRule& rule, double inverse_w
     double* const squares = sum_squares ? &part : nullptr;
     if (fused) {
       const Tensor velocity = bucket.state.slots.empty() ? Tensor() : bucket.state.slots[0];
-      kernels::apply(params, bucket.state.anchor, velocity, wires[i], fused_step(*fused, inverse_weight, keep_local),
-                     squares);
+      const kernels::Step step = fused_step(*fused, inverse_weight, keep_local);
+      if (stay[i]) {
+        part = kernels::apply(params, bucket.state.anchor, velocity, coded.buckets[i]->wire.rows(0), step);
+      } else {
+        kernels::apply(params, bucket.state.anchor, velocity, wires[i], step, squares);
+      }
     } else {
       bucket.state.anchor = states[i].anchor;
       bucket.state.slots = states[i].slots;

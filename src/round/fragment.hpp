@@ -31,7 +31,7 @@ struct Coded {
   struct OfBucket {
     CodedWire wire;
     CodedWire::Owner owner;
-    Tensor next = {};  ///< float32: what this replica's residual becomes
+    Tensor next = {};  ///< what this replica's residual becomes
   };
   std::vector<std::optional<OfBucket>> buckets = {};  ///< none at all: every bucket travels whole
   std::shared_ptr<const Codec> codec = {};
@@ -78,7 +78,9 @@ class Fragment {
   kernels::Summary send(const Wires& wires, Coded& coded, double weight);
   /// wire -> anchor -> params. The sum of squares of the mean delta goes to `sum_squares` unless that is null; then
   /// work on a GPU may still go on when this returns, ordered before what its current stream is given next.
-  void apply(const Wires& wires, const OuterRule& rule, double inverse_weight, double keep_local, double* sum_squares);
+  /// Where the sum stays coded it is in `coded`, and read there.
+  void apply(const Wires& wires, const Coded& coded, const OuterRule& rule, double inverse_weight, double keep_local,
+             double* sum_squares);
 
   /// The same piece by piece, which all travel by themselves: send; step the sum aside, wire <- anchor after the outer
   /// step; take what all pieces were stepped into.
@@ -102,6 +104,8 @@ class Fragment {
   const std::vector<Bucket>& buckets() const { return buckets_; }
 
  private:
+  /// What does not stay coded in apply goes to `wires`. Says what does: what the kernels can take so.
+  std::vector<bool> decode(const Wires& wires, const Coded& coded, bool rule_is_known) const;
   void pull();
   void scatter(double keep_local);
 
@@ -130,8 +134,8 @@ void reduce(const Wires& wires, Exchange& exchange);
 /// The same for piece `number`, which may be in flight with others.
 Pending reduce(const Tensor& piece, size_t number, Exchange& exchange);
 
-/// coded wires -> mean delta, in `wires`, of every bucket. Returns the first rank that could not, or -1; its exception,
-/// if there was one, goes to `error` there.
+/// coded wires -> mean delta, of every bucket in `wires`, unless it stays coded. Returns the first rank that could not,
+/// or -1; its exception, if there was one, goes to `error` there.
 int average(const Wires& wires, Coded& coded, Exchange& exchange, const std::vector<double>& weights,
             std::exception_ptr& error);
 int64_t bytes_sent(const Wires& wires, const Coded& coded, int replicas);

@@ -18,7 +18,7 @@ void step(Flight& flight, Fragment& fragment, const Terms& terms, std::vector<Te
     if (terms.sync.on_abort == OnAbort::rollback) fragment.rollback();
     return;
   }
-  fragment.apply(flight.wires, terms.rule, factor, terms.streaming.keep_local,
+  fragment.apply(flight.wires, flight.coded, terms.rule, factor, terms.streaming.keep_local,
                  terms.sync.on_sync ? &sum_squares : nullptr);
   flight.report.mean_delta_norm = std::sqrt(sum_squares);
 }

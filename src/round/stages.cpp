@@ -79,6 +79,7 @@ Pending mean_across(Communicator& comm, const Codec& codec, Tensor delta, uint64
   const int failed = wire.average(codec, staged ? *staged : comm, std::vector<double>(comm.size(), 1), {},
                                   key + (1 << 20), delta, error);
   if (error) std::rethrow_exception(error);
+  if (failed < 0 && wire.fused()) wire.decode(codec, delta);
   TORCH_CHECK(failed < 0, "mean_across: rank ", failed, " could not average deltas by codec ", codec.describe());
   return {};
 }

@@ -289,6 +289,67 @@ class Upper final : public Codec {
   std::function<void()> before_encode_, before_decode_;
 };
 
+/// One of the library's that it does not recognise: rounds go stage by stage.
+class Foreign final : public Codec {
+ public:
+  explicit Foreign(CodecPtr codec) : codec_(std::move(codec)) {}
+  std::string describe() const override { return codec_->describe(); }
+  Reduction reduction() const override { return codec_->reduction(); }
+  int64_t block() const override { return codec_->block(); }
+  int64_t wire_bytes(int64_t n) const override { return codec_->wire_bytes(n); }
+  void encode(const Tensor& delta, const Tensor& wire, uint64_t key) const override {
+    codec_->encode(delta, wire, key);
+  }
+  void decode(const Tensor& wire, const Tensor& delta) const override { codec_->decode(wire, delta); }
+
+ private:
+  CodecPtr codec_;
+};
+
+/// Anchors, parameters and reports of rank 0 after some rounds with all there is.
+std::pair<std::vector<Tensor>, std::vector<SyncReport>> mixed_rounds(const CodecPtr& codec, const Group& group,
+                                                                     const ErrorFeedback& feedback) {
+  return run_ranks(group, [&](std::shared_ptr<Communicator> comm) {
+    std::vector<Tensor> params;
+    const std::vector<at::ScalarType> types{at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kFloat};
+    for (size_t i = 0; i < types.size(); ++i) params.push_back(parameter(normal({3001}, i + 1, types[i])));
+    std::vector<SyncReport> reports;
+    DiLoCoOptions options{.sync_every = 2, .sync = {.codec = codec, .error_feedback = feedback}};
+    options.streaming = {.fragments = FragmentPlan::strided(2), .delay = 1, .keep_local = 0.25};
+    options.sync.on_sync = [&](const SyncReport& report) { reports.push_back(report); };
+    DiLoCoOptimizer optimizer(torch::optim::SGD(params, 0.1), comm, options);
+    for (int step = 0; step < 8; ++step) {
+      for (size_t i = 0; i < params.size(); ++i) {
+        params[i].mutable_grad() = normal({3001}, 100 * step + 10 * i + comm->rank(), types[i]);
+      }
+      optimizer.step();
+    }
+    optimizer.drain();
+    std::vector<Tensor> all = optimizer.anchors();
+    for (const Tensor& param : params) all.push_back(param.detach().clone());
+    return std::pair(all, reports);
+  })[0];
+}
+
+TEST(CodedRound, FusedIsToTheBitWhatItIsStageByStage) {
+  const Group group = group_of(2);
+  for (const CodecPtr& codec : all_codecs()) {
+    if (codec->describe() == "fp32") continue;
+    for (const at::ScalarType residual : {at::kFloat, at::kBFloat16}) {
+      const ErrorFeedback feedback{.decay = 0.9, .residual = residual};
+      const auto [fused, reports] = mixed_rounds(codec, group, feedback);
+      const auto [staged, expected] = mixed_rounds(std::make_shared<Foreign>(codec), group, feedback);
+      EXPECT_TRUE(same_bits(fused, staged)) << codec->describe();
+      ASSERT_EQ(reports.size(), expected.size());
+      for (size_t i = 0; i < reports.size(); ++i) {
+        EXPECT_EQ(reports[i].wire_bytes, expected[i].wire_bytes);
+        EXPECT_NEAR(reports[i].delta_norm, expected[i].delta_norm, 1e-9 * expected[i].delta_norm);
+        EXPECT_NEAR(reports[i].mean_delta_norm, expected[i].mean_delta_norm, 1e-9 * expected[i].mean_delta_norm);
+      }
+    }
+  }
+}
+
 TEST(OwnCodec, TakesTheSameRounds) {
   for (const Reduction reduction : {Reduction::shards, Reduction::gather}) {
     const Setting setting{std::make_shared<Upper>(reduction), ErrorFeedback{}};
