@@ -10,6 +10,8 @@
 #include <map>
 #include <set>
 
+#include "wires.hpp"
+
 namespace {
 
 constexpr int most_replicas = 1024;
@@ -18,6 +20,15 @@ const CLI::Range positive(int64_t{1}, most), non_negative(int64_t{0}, most);
 
 const std::map<std::string, Mode> modes{
     {"diloco", Mode::diloco}, {"local-sgd", Mode::local_sgd}, {"ddp", Mode::ddp}, {"solo", Mode::solo}};
+
+const std::map<std::string, Decay> decays{{"cosine", Decay::cosine}, {"linear", Decay::linear}};
+
+template <class Value>
+std::set<std::string> names_of(const std::map<std::string, Value>& values) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : values) names.insert(name);
+  return names;
+}
 
 void describe(CLI::App& app, Options& options) {
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -32,7 +43,20 @@ void describe(CLI::App& app, Options& options) {
   app.add_option("--steps", options.steps, "Inner steps of each replica")->check(positive);
   app.add_option("--seed", options.seed, "Of the initial parameters and of the batches")->check(non_negative);
   app.add_option("--batch", options.batch, "Windows of 64 bytes per replica and step")->check(positive);
-  app.add_option("--lr", options.lr, "Peak learning rate of the inner AdamW")->check(CLI::Range(0.0, 1e6));
+  app.add_option_function<std::string>(
+         "--inner", [&options](const std::string& name) { options.muon = name == "muon"; },
+         "The inner optimizer: adamw, or muon for the matrices inside the blocks and adamw for all else")
+      ->check(CLI::IsMember(std::set<std::string>{"adamw", "muon"}))
+      ->default_str("adamw");
+  app.add_option("--lr", options.lr, "Peak learning rate of the inner optimizer")->check(CLI::Range(0.0, 1e6));
+  app.add_option("--weight-decay", options.weight_decay, "Of the inner optimizer")->check(CLI::Range(0.0, 1e6));
+  app.add_option("--warm-up", options.warm_up, "Steps until the peak learning rate; -1: a quarter of them")
+      ->check(CLI::Range(int64_t{-1}, most));
+  app.add_option_function<std::string>(
+         "--lr-decay", [&options](const std::string& name) { options.decay = decays.at(name); },
+         "From the peak down to 2 % of it: cosine or linear")
+      ->check(CLI::IsMember(decays))
+      ->default_str("cosine");
   app.add_option_function<std::string>(
          "--device", [&options](const std::string& name) { options.cuda = name == "cuda"; },
          "Where the replicas train: cpu or, with the program train_gpt_cuda, cuda (they share the GPUs there are)")
@@ -51,6 +75,9 @@ void describe(CLI::App& app, Options& options) {
   app.add_option("--lanes", options.lanes, "Pieces of a round that are under way at a time; 0: rounds go whole")
       ->check(CLI::Range(0, 64));
   app.add_flag("--eager", options.eager, "A replica counts its own newest delta at once, of diloco");
+  app.add_option("--wire", options.wire, "How deltas travel")->check(CLI::IsMember(names_of(wires)));
+  app.add_option("--feedback", options.feedback, "Decay of error feedback, with which what a wire loses is sent later")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--eval-every", options.eval_every, "Steps between evaluations")->check(positive);
   app.add_option("--eval-windows", options.eval_windows, "Validation windows of 64 bytes")->check(positive);
   app.add_option("--sample", options.sample, "Bytes of text to write at the end")->check(non_negative);
@@ -69,6 +96,19 @@ void check_schedule(const Options& options) {
     refuse(options.delay != unset.delay, "--delay");
     refuse(options.keep_local != unset.keep_local, "--keep-local");
     refuse(options.eager, "--eager");
+  }
+  if (!options.has_rounds() && (options.wire != "fp32" || options.feedback != 0)) {
+    throw BadInput(std::string(options.feedback != 0 ? "--feedback" : "--wire") + " is of deltas, which --mode " +
+                   name_of(options.mode) + " has none of");
+  }
+  if (options.feedback != 0 && (options.wire == "fp32" || options.delay >= options.sync_every)) {
+    throw BadInput("--feedback wants a --wire that loses something and a --delay below --sync-every, not " +
+                   options.wire + " and " + std::to_string(options.delay));
+  }
+  if (options.eager && options.wire != "fp32") throw BadInput("--eager wants --wire fp32, not " + options.wire);
+  if (options.warm_up > options.steps) {
+    throw BadInput("--warm-up " + std::to_string(options.warm_up) + ": more than --steps " +
+                   std::to_string(options.steps));
   }
   if (options.fragments > options.sync_every) {
     throw BadInput("--fragments " + std::to_string(options.fragments) + ": more than --sync-every " +

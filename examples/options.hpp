@@ -11,6 +11,7 @@ struct BadInput : std::runtime_error {
 
 enum class Mode { diloco, local_sgd, ddp, solo };
 std::string name_of(Mode mode);
+enum class Decay { cosine, linear };
 
 /// The defaults are a recipe for two replicas that reaches synchronous training within 0.05 bits per byte.
 struct Options {
@@ -20,9 +21,13 @@ struct Options {
   int64_t steps = 1200;
   int64_t seed = 0;
   int64_t batch = 8;  ///< windows per replica and step
-  double lr = 0.01;   ///< peak; a quarter of the steps is warm-up, then a cosine down to 2 %
-  int threads = 1;    ///< per replica
-  bool cuda = false;  ///< train on GPUs, which replicas on one machine take in turn
+  bool muon = false;  ///< for the matrices inside the blocks; AdamW for all else
+  double lr = 0.01;   ///< peak
+  double weight_decay = 0.1;
+  int64_t warm_up = -1;         ///< steps; less than 0: a quarter of them
+  Decay decay = Decay::cosine;  ///< from there on, down to 2 % of the peak
+  int threads = 1;              ///< per replica
+  bool cuda = false;            ///< train on GPUs, which replicas on one machine take in turn
 
   int64_t sync_every = 20;
   double outer_lr = 0.7;
@@ -32,6 +37,8 @@ struct Options {
   double keep_local = 0;
   bool eager = false;
   int lanes = 0;
+  std::string wire = "fp32";  ///< of wires.hpp
+  double feedback = 0;        ///< decay of error feedback; 0: none
 
   int64_t eval_every = 60;  ///< steps; with rounds, at the first round from there on
   int64_t eval_windows = 1024;
@@ -41,6 +48,7 @@ struct Options {
 
   /// Whether rounds are of parts of the model, or under way for a while.
   bool streams() const { return mode == Mode::diloco && (fragments > 1 || delay > 0); }
+  bool has_rounds() const { return mode == Mode::diloco || mode == Mode::local_sgd; }
   /// How many processes train. Solo is one replica of `replicas`: it sees rank 0's part of the data, and no other.
   int processes() const { return mode == Mode::solo ? 1 : replicas; }
 };

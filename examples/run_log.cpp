@@ -59,6 +59,9 @@ RunLog::RunLog(const Options& options, int rank, int64_t parameters)
              {"keep_local", options.keep_local},
              {"eager", options.eager},
              {"lanes", options.lanes},
+             {"wire", options.wire},
+             {"feedback", options.feedback},
+             {"inner", options.muon ? "muon" : "adamw"},
              {"parameters", parameters}});
 }
 

@@ -119,7 +119,7 @@ RunResult train(Gpt& model, const Corpus& corpus, const Options& options, const 
     log.step(step, loss_bits, bytes_sent, watch.seconds());
     if (last || (step - evaluated_at >= options.eval_every && !off_schedule)) {
       // What the replicas agree on is evaluated, and is what is left at the end.
-      const auto params = model->parameters();
+      const auto params = parameters_of(*optimizer);  // in the order of the anchors
       const auto local = outer ? put(params, outer->anchors()) : params;
       result.bits_per_byte = evaluate(model, corpus, options, evaluating);
       if (outer && !last) put(params, local);
