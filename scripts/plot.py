@@ -1,6 +1,6 @@
 """Prints the table of the demo's runs and draws them.
 
-usage: plot.py FOLDER PICTURE     FOLDER holds one JSON-lines log of train_gpt per run (train_gpt --log)
+usage: plot.py FOLDER PICTURE     FOLDER holds one JSON-lines log of train_gpt per run, METHOD-SEED.jsonl
 """
 
 import json
@@ -14,11 +14,12 @@ import matplotlib
 matplotlib.use("Agg")  # no display needed
 import matplotlib.pyplot as plt
 
-# The order of the table and the legend; colours that remain apart for the colour-blind and in print.
-MODES = {
+# By the names of logs. The order of the table and the legend; colours that remain apart for the colour-blind and in print.
+METHODS = {
     "ddp": ("synchronous (ddp)", "#444444", "-"),
-    "diloco": ("DiLoCo", "#d55e00", "-"),
-    "local-sgd": ("local SGD", "#0072b2", "-"),
+    "a": ("A: every 6 steps, 4 bits", "#d55e00", "-"),
+    "a-longer": ("A, 10 % more steps", "#e69f00", "-"),
+    "b": ("B: every 20 steps, 8 bits", "#0072b2", "-"),
     "solo": ("one replica alone (solo)", "#8a8a8a", "--"),
 }
 
@@ -34,7 +35,7 @@ class Run:
         if not lines["result"]:
             sys.exit(f"plot: {path} has no result: the run did not end")
         self.asked, self.result = lines["run"][0], lines["result"][0]
-        self.mode = self.asked["mode"]
+        self.method = path.stem.rsplit("-", 1)[0]
         self.steps = [e["step"] for e in lines["evaluation"]]
         self.sent = [e["bytes_sent"] for e in lines["evaluation"]]
         self.loss = [e["validation_bits_per_byte"] for e in lines["evaluation"]]
@@ -44,10 +45,10 @@ class Run:
 
 
 def table(runs):
-    """One row per mode: means over the seeds, and the loss of every seed."""
+    """One row per method: means over the seeds, and the loss of every seed."""
     most = max(run.bytes for group in runs.values() for run in group)
     yield [
-        "mode",
+        "method",
         "validation bits per byte",
         "per seed",
         "bytes sent per replica",
@@ -55,10 +56,10 @@ def table(runs):
         "fewer",
         "wall time",
     ]
-    for mode, group in runs.items():
+    for method, group in runs.items():
         sent = group[0].bytes
         yield [
-            mode,
+            METHODS[method][0],
             f"{fmean(run.final for run in group):.4f}",
             " ".join(f"{run.final:.4f}" for run in group) if len(group) > 1 else "",
             f"{sent:,}",
@@ -84,8 +85,8 @@ def mean_curve(group, x):
 def draw(runs, picture):
     plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25})
     figure, (by_step, by_byte) = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
-    for mode, group in runs.items():
-        name, colour, style = MODES[mode]
+    for method, group in runs.items():
+        name, colour, style = METHODS[method]
         final = fmean(run.final for run in group)
         steps, loss = mean_curve(group, "steps")
         dots = "o" if len(steps) < 3 else None  # of a short run there is no curve
@@ -111,35 +112,34 @@ def draw(runs, picture):
     mark_saving(by_byte, runs)
     seeds = max(len(group) for group in runs.values())
     figure.suptitle(
-        f"A {asked['parameters']:,}-parameter byte GPT on {asked['replicas']} replicas, "
-        f"a round every {asked['sync_every']} steps" + (f", mean of {seeds} seeds" if seeds > 1 else ""),
+        f"A {asked['parameters']:,}-parameter byte GPT on {asked['replicas']} replicas" + (f", mean of {seeds} seeds" if seeds > 1 else ""),
         fontsize=11,
     )
     figure.savefig(picture, dpi=150)
 
 
 def mark_saving(axes, runs):
-    """An arrow from what synchronous training sent to what DiLoCo sent."""
-    if "ddp" not in runs or "diloco" not in runs:
+    """An arrow from what synchronous training sent to what A sent."""
+    if "ddp" not in runs or "a" not in runs:
         return
-    most, least = runs["ddp"][0].bytes, runs["diloco"][0].bytes
+    most, least = runs["ddp"][0].bytes, runs["a"][0].bytes
     low, high = axes.get_ylim()
     height = low + 0.06 * (high - low)  # below the curves
     axes.annotate("", (least, height), (most, height), arrowprops={"arrowstyle": "->", "color": "#d55e00", "lw": 1.5})
     label = f"{most / least:.0f} times fewer"
     axes.text((least * most) ** 0.5, height, label, ha="center", va="bottom", color="#d55e00")
-    for run in (runs["ddp"][0], runs["diloco"][0]):
-        axes.plot([run.bytes] * 2, [run.final, height], ":", color=MODES[run.mode][1], lw=1)
+    for run in (runs["ddp"][0], runs["a"][0]):
+        axes.plot([run.bytes] * 2, [run.final, height], ":", color=METHODS[run.method][1], lw=1)
 
 
 def main(folder, picture):
     found = defaultdict(list)
     for path in sorted(Path(folder).glob("*.jsonl")):
         run = Run(path)
-        found[run.mode].append(run)
+        found[run.method].append(run)
     if not found:
         sys.exit(f"plot: no logs (*.jsonl) in {folder}")
-    runs = {mode: found[mode] for mode in MODES if mode in found}
+    runs = {method: found[method] for method in METHODS if method in found}
     print_table(table(runs))
     draw(runs, picture)
     print(f"drawn: {picture}")
