@@ -77,6 +77,8 @@ class KnownCodec final : public Codec {
     TORCH_CHECK(is(delta, at::kFloat), description_, ": a delta must be contiguous float32 on the CPU, got ",
                 what(delta));
     TORCH_CHECK(is(wire, at::kByte), description_, ": a wire must be contiguous uint8 on the CPU, got ", what(wire));
+    TORCH_CHECK(reinterpret_cast<uintptr_t>(wire.const_data_ptr()) % 4 == 0, description_,
+                ": a wire must begin at a multiple of 4 bytes");
     TORCH_CHECK(wire.numel() == wire_bytes(delta.numel()), description_, ": a wire of ", delta.numel(),
                 " elements has ", wire_bytes(delta.numel()), " bytes, got ", wire.numel());
   }
