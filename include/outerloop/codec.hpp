@@ -27,8 +27,9 @@ class Codec {
   virtual Reduction reduction() const = 0;
   virtual int64_t block() const { return 1; }           ///< elements that are coded together: shards end between them
   virtual int64_t wire_bytes(int64_t numel) const = 0;  ///< of a delta of `numel` elements
-  /// wire <- delta. `delta` is float32 of n elements, `wire` uint8 of wire_bytes(n), both contiguous, on the CPU. `key` differs from call to call, for codecs that round at random: the same key, the same draws. Values
-  /// that are not finite need not be kept, but must not be made finite. Throws c10::Error.
+  /// wire <- delta. `delta` is float32 of n elements, `wire` uint8 of wire_bytes(n) from a multiple of 4 bytes on, both
+  /// contiguous, on the CPU. `key` differs from call to call, for codecs that round at random: the same key, the same
+  /// draws. Values that are not finite need not be kept, but must not be made finite. Throws c10::Error.
   virtual void encode(const Tensor& delta, const Tensor& wire, uint64_t key) const = 0;
   /// delta <- wire. Throws c10::Error for a wire that encode() cannot have made.
   virtual void decode(const Tensor& wire, const Tensor& delta) const = 0;
