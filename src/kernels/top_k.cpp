@@ -121,8 +121,9 @@ void encode_chunk(const Wire& wire, int64_t number, const float* values) {
     std::memcpy(chunk.scales, &scale, sizeof(scale));
     for (int32_t j = 0; j < chunk.kept; ++j) codes[j] = Int8::code(values[places[j]] * inverse, formats::Nearest{});
   }
-  std::memset(chunk.indices, 0, static_cast<size_t>((chunk.kept * index_bits + 7) / 8));
-  std::memset(chunk.codes, 0, static_cast<size_t>((chunk.kept * chunk.bits + 7) / 8));
+  const size_t kept = static_cast<uint32_t>(chunk.kept);
+  std::memset(chunk.indices, 0, (kept * index_bits + 7) / 8);
+  std::memset(chunk.codes, 0, (kept * static_cast<uint32_t>(chunk.bits) + 7) / 8);
   for (int32_t j = 0; j < chunk.kept; ++j) {
     put_bits(chunk.indices, j * index_bits, index_bits, places[j]);
     put_bits(chunk.codes, j * chunk.bits, chunk.bits, codes[j]);

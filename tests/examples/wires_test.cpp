@@ -16,7 +16,8 @@ TEST(TrainGptWires, CountTheirBytesAsTheSocketsDo) {
     const auto codec = wires.at(wire)();
     const auto sent = static_cast<double>(codec->wire_bytes(120'064));  // 2 (R - 1) / R wires, or R - 1
     EXPECT_NEAR(rounds[0].at("wire_bytes").get<double>(), sent, 0.01 * sent) << wire;
-    for (const auto& replica : gpt.result().at("replicas")) {
+    const auto result = gpt.result();
+    for (const auto& replica : result.at("replicas")) {
       const double counted = replica.at("bytes_sent"), sockets = replica.at("socket_bytes");
       EXPECT_EQ(counted, 6 * rounds[0].at("wire_bytes").get<double>());
       EXPECT_GE(sockets, counted);
