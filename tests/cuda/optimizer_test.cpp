@@ -105,6 +105,25 @@ TEST_P(RoundsOnGpus, OfWiresOnTheCpuOverNcclEqualThoseOnTheCpu) {
   expect_same_but_for_order(train(Place::both, Over::nccl, plan()), expected);
 }
 
+/// Codecs run on the CPU: with anchors there too, and by way of the GPU where the group is over NCCL.
+TEST(CodecsOnGpus, WithAnchorsOnTheCpuEqualThoseOnTheCpu) {
+  OUTERLOOP_NEEDS_GPUS(2);
+  for (const auto& codec : {codecs::int8(16), codecs::top_k(0.1, 8)}) {
+    for (const Streaming& streaming : {Streaming{.keep_local = 0.25}, Streaming{FragmentPlan::sequential(2), 1, 0.5}}) {
+      Plan plan{.streaming = streaming, .sync = {.codec = codec, .error_feedback = ErrorFeedback{.decay = 0.9}}};
+      const auto expected = train(Place::cpu, Over::gloo, plan);
+      plan.sync.anchor_device = at::kCPU;
+      expect_same(train(Place::gpu, Over::gloo, plan), expected);
+      expect_same(train(Place::gpu, Over::nccl, plan), expected);
+    }
+  }
+}
+
+TEST(CodecsOnGpus, WithAnchorsThereAreRefused) {
+  OUTERLOOP_NEEDS_GPUS(1);
+  EXPECT_THROW(train(Place::gpu, Over::gloo, {.sync = {.codec = codecs::int8()}}), std::exception);
+}
+
 // ---- rounds that do not commit ----
 
 TEST(AbortsOnGpus, OfANonFiniteDeltaAreThoseOnTheCpu) {
