@@ -30,6 +30,14 @@ std::set<std::string> names_of(const std::map<std::string, Value>& values) {
   return names;
 }
 
+const CLI::Validator in_0_to_1(
+    [](const std::string& given) {
+      double value = 0;
+      const bool fits = CLI::detail::lexical_cast(given, value) && value > 0 && value <= 1;
+      return fits ? "" : given + " is not in (0, 1]";
+    },
+    "FLOAT in (0, 1]");
+
 void describe(CLI::App& app, Options& options) {
   app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--data", options.data, "Text to train on: any file of 64 KiB or more")->required();
@@ -77,7 +85,8 @@ void describe(CLI::App& app, Options& options) {
   app.add_flag("--eager", options.eager, "A replica counts its own newest delta at once, of diloco");
   app.add_option("--wire", options.wire, "How deltas travel")->check(CLI::IsMember(names_of(wires)));
   app.add_option("--feedback", options.feedback, "Decay of error feedback, with which what a wire loses is sent later")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(in_0_to_1)
+      ->default_str("none");
   app.add_option("--eval-every", options.eval_every, "Steps between evaluations")->check(positive);
   app.add_option("--eval-windows", options.eval_windows, "Validation windows of 64 bytes")->check(positive);
   app.add_option("--sample", options.sample, "Bytes of text to write at the end")->check(non_negative);

@@ -46,7 +46,9 @@ TEST(TrainGptWires, ThatCannotBeAreRefused) {
   refused({"--mode", "ddp", "--wire", "int8"}, "--wire is of deltas");
   refused({"--mode", "solo", "--feedback", "0.9"}, "--feedback is of deltas");
   refused({"--feedback", "0.9"}, "--feedback wants a --wire that loses something");
-  refused({"--wire", "int8", "--feedback", "1.5"}, "--feedback");
+  for (const std::string decay : {"0", "1.5", "-0.5", "nan", "much"}) {
+    refused({"--wire", "int8", "--feedback", decay}, "--feedback: " + decay + " is not in (0, 1]");
+  }
   refused({"--wire", "int8", "--feedback", "0.9", "--delay", "20"}, "--delay below --sync-every");
   refused({"--inner", "sgd"}, "--inner");
   refused({"--warm-up", "13", "--steps", "12"}, "--warm-up 13");
