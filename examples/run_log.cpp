@@ -49,7 +49,11 @@ RunLog::RunLog(const Options& options, int rank, int64_t parameters)
              {"steps", options.steps},
              {"seed", options.seed},
              {"batch", options.batch},
+             {"inner", options.muon ? "muon" : "adamw"},
              {"lr", options.lr},
+             {"weight_decay", options.weight_decay},
+             {"warm_up", options.warm_up},
+             {"lr_decay", options.decay == Decay::linear ? "linear" : "cosine"},
              {"device", options.cuda ? "cuda" : "cpu"},
              {"sync_every", options.sync_every},
              {"outer_lr", options.outer_lr},
@@ -61,7 +65,6 @@ RunLog::RunLog(const Options& options, int rank, int64_t parameters)
              {"lanes", options.lanes},
              {"wire", options.wire},
              {"feedback", options.feedback},
-             {"inner", options.muon ? "muon" : "adamw"},
              {"parameters", parameters}});
 }
 
