@@ -14,7 +14,3 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(Gpt& model, const Option
 
 /// In the order of the groups, which is that of an outer optimizer's anchors.
 std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
-
-/// Linear warm-up, which keeps the replicas together while they would drift fastest; then a cosine or a line down to 2
-/// % of the peak. `step` counts from 1.
-double lr_at(int64_t step, const Options& options);

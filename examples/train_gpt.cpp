@@ -16,6 +16,7 @@
 #include "options.hpp"
 #include "recipe.hpp"
 #include "run_log.hpp"
+#include "schedule.hpp"
 #include "socket_bytes.hpp"
 
 namespace {

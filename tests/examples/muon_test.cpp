@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "../../examples/muon.hpp"
@@ -47,6 +49,35 @@ TEST(Muon, GoesOnBitForBitFromWhatWasSaved) {
   for (int step = 3; step < 6; ++step) resumed.step(step);
   EXPECT_TRUE(same_bits(resumed.matrices, straight.matrices));
   EXPECT_TRUE(same_bits(resumed.others, straight.others));
+}
+
+/// The Newton-Schulz steps on the singular values, where they are a polynomial of numbers.
+Tensor orthogonalized_by_svd(const Tensor& matrix) {
+  auto [u, s, vh] = torch::linalg_svd(matrix, /*full_matrices=*/false);
+  s = s / (s.norm() + 1e-7);
+  for (int i = 0; i < 5; ++i) s = 3.4445 * s - 4.7750 * s.pow(3) + 2.0315 * s.pow(5);
+  return u.matmul(s.diag()).matmul(vh);
+}
+
+TEST(Muon, StepsByItsFormulaWhateverTheShape) {
+  constexpr double lr = 0.01, mu = 0.95, weight_decay = 0.1;
+  for (const auto& shape : {std::vector<int64_t>{8, 8}, {16, 8}, {8, 32}, {24, 8}}) {
+    const Tensor param = parameter(normal(shape, 1, at::kDouble));
+    Muon optimizer({param}, {}, torch::optim::AdamWOptions(lr).betas({0.8, 0.99}).weight_decay(weight_decay), mu);
+    const int64_t parts = shape[0] == 24 ? 3 : 1;
+    const auto scale = 0.2 * std::sqrt(static_cast<double>(std::max(shape[0] / parts, shape[1])));
+    Tensor expected = param.detach().clone(), momentum = torch::zeros_like(expected);
+    for (uint64_t step = 0; step < 3; ++step) {
+      const Tensor gradient = normal(shape, 100 + step, at::kDouble);
+      param.mutable_grad() = gradient.clone();
+      optimizer.step();
+      momentum = mu * momentum + gradient;
+      std::vector<Tensor> update;
+      for (const Tensor& part : (gradient + mu * momentum).chunk(parts)) update.push_back(orthogonalized_by_svd(part));
+      expected = (1 - lr * weight_decay) * expected - lr * scale * torch::cat(update);
+    }
+    EXPECT_TRUE(torch::allclose(param, expected, 0, 1e-10)) << c10::IntArrayRef(shape);
+  }
 }
 
 TEST(Muon, IsAdamWForAllButTheMatrices) {
