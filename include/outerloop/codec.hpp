@@ -19,7 +19,7 @@ enum class Reduction {
 /// ErrorFeedback. It must turn the same bits into the same bits on every replica.
 ///
 /// Subclass it for wires of one's own: rounds then go stage by stage (delta, encode, decode, step), where the library's
-/// own codecs run in fused kernels, to the same bits as stage by stage.
+/// own codecs, but for top_k, run in fused kernels, to the same bits as stage by stage.
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -49,7 +49,7 @@ enum class Rounding {
 ///   fp16, bf16   2 n                                2e-4, 2e-3    none; fp16 ends at 65504
 ///   int8         n + 4 n / block                    0.007, 0.013  largest magnitude / 127, float32
 ///   fp8_e4m3     n + 4 n / block                    0.026, 0.025  / 448, float32
-///   int4         n / 2 + 2 n / block                0.13, 0.21    / 7, bfloat16; 0.097, 0.132 with block 32
+///   int4         n / 2 + 2 n / block                0.13, 0.23    / 7, bfloat16; 0.097, 0.132 with block 32
 ///   nf4          n / 2 + 2 n / block                0.092, 0.111  / 1, bfloat16
 ///   e2m1         n / 2 + 2 n / block                0.101, 0.103  / 6, bfloat16
 ///   e3m0         n / 2 + 4 n / block                0.195, 0.183  / 1, float32

@@ -36,7 +36,8 @@ using torch::optim::Optimizer;
 ///
 /// Memory: 8 bytes per trainable element for anchor and wire, 4 more for each slot of the rule and for each sync_every
 /// steps of delay (8, and another 4, where replicas are eager), and 4 for velocities in a group with lanes; twice that
-/// for float64. With a codec another 4, and two of its wires; with error feedback two residuals. It is beside the
+/// for float64. With a codec two of its wires in place of one, and the 4 bytes too unless it is
+/// one of the library's that ends in blocks or halves; with error feedback two residuals. It is beside the
 /// parameters, or on the CPU with anchor_device: then only parameters cross the bus, by way of 32 MiB of pinned memory,
 /// and rounds run on the CPU. 32 MiB too where the group is on another device than the wire.
 class OuterLoopOptimizer : public torch::optim::Optimizer {

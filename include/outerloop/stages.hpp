@@ -29,9 +29,9 @@ Pending mean_across(Communicator& comm, Tensor tensor);
 
 /// delta <- (1 / size) * sum over ranks of delta, by way of wires of `codec`, as rounds take it: in float32, in the
 /// order of ranks, from what the wires say, and again from what the mean's own wire says, so that all ranks have the
-/// same bits. The delta is float32, contiguous, on the CPU, of the same size on all ranks. `key` as in Codec::encode: a
-/// multiple of 2^21. Throws c10::Error on every rank if one cannot do its part, as with a delta that is not finite;
-/// CommError.
+/// same bits. The delta is float32, contiguous, on the CPU, of the same size on all ranks. `key` as in
+/// Codec::encode, the same on all ranks. Throws c10::Error on every rank if one cannot do its part, as with a delta
+/// that is not finite; CommError.
 Pending mean_across(Communicator& comm, const Codec& codec, Tensor delta, uint64_t key = 0);
 
 /// anchor <- anchor - mean_delta

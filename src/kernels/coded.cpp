@@ -25,14 +25,15 @@ struct Tile {
 template <class Result, class Body>
 Result sum_over_tiles(const CodedRows& rows, const Body& body) {
   if (rows.numel == 0) return {};
-  const int64_t in_shard = (rows.length + wire_tile - 1) / wire_tile, count = in_shard * rows.rows.size(0);
+  const int64_t size = tile_of(rows.format), in_shard = (rows.length + size - 1) / size;
+  const int64_t count = in_shard * rows.rows.size(0);
   std::vector<Result> parts(count);
-  at::parallel_for(0, count, cpu::block_size / wire_tile, [&](int64_t first, int64_t last) {
+  at::parallel_for(0, count, cpu::block_size / size, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       Tile tile{i / in_shard, i % in_shard, 0, 0};
       const int64_t begin = tile.shard * rows.length;
-      tile.begin = begin + tile.number * wire_tile;
-      tile.end = std::min({tile.begin + wire_tile, begin + rows.length, rows.numel});
+      tile.begin = begin + tile.number * size;
+      tile.end = std::min({tile.begin + size, begin + rows.length, rows.numel});
       if (tile.begin < tile.end) parts[i] = body(tile);
     }
   });
@@ -68,17 +69,20 @@ struct Coder {
   const Owed& owed;
   int64_t begin;  ///< of the tile in the residuals
 
-  void add_residual(float* sent) const {
+  /// Returns how much is not finite then; `non_finite` was before.
+  int64_t add_residual(float* sent, int64_t non_finite) const {
     with_owed(owed, begin, [&](const auto* residual, auto*) {
-      if (residual) cpu::add_run(residual, sent, tile.size(), static_cast<float>(owed.decay));
+      if (!residual) return;
+      cpu::add_run(residual, sent, tile.size(), static_cast<float>(owed.decay));
+      non_finite = cpu::count_non_finite(sent, tile.size());
     });
+    return non_finite;
   }
-  /// Codes what is sent and keeps what that loses. Returns how much of it is not finite when it arrives.
-  int64_t code(const float* sent, uint64_t key) const {
+  /// Codes what is sent, of which so much is not finite, and keeps what that loses. Returns how much is not when it
+  /// arrives.
+  int64_t code(const float* sent, int64_t non_finite, uint64_t key) const {
     cpu::encode_tile(wire, tile.number, sent, key);
-    // Blocks keep finite what is, so that one look at what was sent is enough; halves may not.
-    const bool halves = wire.format.block == 1;
-    int64_t non_finite = halves ? 0 : cpu::count_non_finite(sent, tile.size());
+    const bool halves = wire.format.block == 1;  // which alone may make infinite what was finite
     if (!halves && !owed.next.defined()) return non_finite;
     alignas(64) float arrives[wire_tile];
     cpu::decode_tile({wire.format, wire.data, wire.numel}, tile.number, arrives);
@@ -104,8 +108,8 @@ Summary send(const Params& params, const Tensor& anchor, const CodedRows& rows, 
     cpu::for_each_run<float>(params.segments, carry, tile.end, form);
     const Wire wire = wire_of<uint8_t>(rows, tile.shard);
     const Coder coder{wire, tile, owed, tile.begin};
-    coder.add_residual(sent);
-    sum.non_finite = coder.code(sent, rows.key + static_cast<uint64_t>(tile.shard));
+    sum.non_finite = coder.add_residual(sent, sum.non_finite);
+    sum.non_finite = coder.code(sent, sum.non_finite, rows.key + static_cast<uint64_t>(tile.shard));
     return sum;
   });
 }
@@ -126,8 +130,8 @@ bool reduce(const CodedRows& arrived, const std::vector<double>& weights, const 
            cpu::scale_run(sum, n, inverse);
            const Wire wire = wire_of<uint8_t>(mean, 0);
            const Coder coder{wire, tile, owed, tile.begin};
-           coder.add_residual(sum);
-           return coder.code(sum, mean.key);
+           const int64_t non_finite = coder.add_residual(sum, cpu::count_non_finite(sum, n));
+           return coder.code(sum, non_finite, mean.key);
          }) == 0;
 }
 

@@ -6,7 +6,7 @@
 #include "kernels/wires.hpp"
 
 /// The fused passes of rounds whose wires the kernels know, with all of it on the CPU: send, reduce and apply, each of
-/// which reads what it needs once, a tile of 4096 elements at a time, to the same bits as stage by stage.
+/// which reads what it needs once, a tile at a time, to the same bits as stage by stage.
 
 namespace outerloop::kernels {
 

@@ -99,7 +99,7 @@ void for_each_kept(const ConstWire& wire, int64_t number, const Visit& visit) {
   for (int32_t j = 0; j < chunk.kept; ++j) {
     const uint32_t code = get_bits(chunk.codes, j * chunk.bits, chunk.bits);
     visit(get_bits(chunk.indices, j * index_bits, index_bits),
-          chunk.bits == 2 ? formats::with_sign(scales[code & 1u], code >> 1) : Int8::value(code) * scales[0]);
+          chunk.bits == 2 ? (code >> 1 ? -1.0f : 1.0f) * scales[code & 1u] : Int8::value(code) * scales[0]);
   }
 }
 

@@ -48,65 +48,67 @@ namespace formats = wire_formats;
   if (n % 2) codes[n - 1] = bytes[pairs] & 0x0f;
 }
 
-/// One block after the other; `scales` may lie at any address.
+/// Stores the scale of each block; inverses <- what each element is multiplied with. `scales` may lie at any address.
+template <class Format>
+[[gnu::always_inline]] inline void store_scales(const float* __restrict values, int32_t n, int32_t block,
+                                                uint8_t* __restrict scales, float* __restrict inverses) {
+  using Scale = typename Format::Scale;
+  for (int32_t first = 0; first < n; first += block) {
+    const int32_t size = std::min(block, n - first);
+    const Scale scale = formats::scale_of<Scale>(largest_of(values + first, size), Format::top);
+    std::memcpy(scales + first / block * sizeof(Scale), &scale, sizeof(Scale));
+    std::fill_n(inverses + first, size, formats::inverse_of(scale));
+  }
+}
+
+/// A tile's codes. Long loops over all of it: those over a short block would be all remainder.
 template <class Format>
 OUTERLOOP_CLONES void encode_blocks(const float* __restrict values, int32_t n, int32_t block, uint8_t* __restrict codes,
                                     uint8_t* __restrict scales) {
-  using Scale = typename Format::Scale;
+  alignas(64) float inverses[wire_tile];
   alignas(64) uint8_t wide[wire_tile];
-  uint8_t* const out = Format::bits == 8 ? codes : wide;
-  for (int32_t begin = 0; begin < n; begin += block) {
-    const int32_t size = std::min(block, n - begin);
-    const float* const x = values + begin;
-    const Scale scale = formats::scale_of<Scale>(largest_of(x, size), Format::top);
-    std::memcpy(scales + begin / block * sizeof(Scale), &scale, sizeof(Scale));
-    const float inverse = formats::inverse_of(scale);
+  store_scales<Format>(values, n, block, scales, inverses);
+  uint8_t* __restrict const out = Format::bits == 8 ? codes : wide;
 #pragma omp simd
-    for (int32_t i = 0; i < size; ++i) {
-      out[begin + i] = static_cast<uint8_t>(Format::code(x[i] * inverse, formats::Nearest{}));
-    }
+  for (int32_t i = 0; i < n; ++i) {
+    out[i] = static_cast<uint8_t>(Format::code(values[i] * inverses[i], formats::Nearest{}));
   }
   if (Format::bits == 4) pack_halves(wide, codes, n);
 }
 
-/// The same with draws; `first` is the tile's first element in the wire, a multiple of 4.
+/// The same with draws; `begin` is the tile's first element in the wire, a multiple of 4.
 template <class Format>
 void encode_blocks_drawn(const float* values, int32_t n, int32_t block, uint8_t* codes, uint8_t* scales, uint64_t key,
-                         int64_t first) {
-  using Scale = typename Format::Scale;
+                         int64_t begin) {
+  float inverses[wire_tile];
   uint8_t wide[wire_tile];
-  for (int32_t begin = 0; begin < n; begin += block) {
-    const int32_t size = std::min(block, n - begin);
-    const float* const x = values + begin;
-    const Scale scale = formats::scale_of<Scale>(largest_of(x, size), Format::top);
-    std::memcpy(scales + begin / block * sizeof(Scale), &scale, sizeof(Scale));
-    const float inverse = formats::inverse_of(scale);
-    for (int32_t i = 0; i < size; i += 4) {
-      const random::Four draws = random::philox(static_cast<uint64_t>(first + begin + i) / 4, key);
-      for (int32_t j = 0; j < std::min(4, size - i); ++j) {
-        const formats::Drawn rounding{random::uniform(draws.word[j])};
-        wide[begin + i + j] = static_cast<uint8_t>(Format::code(x[i + j] * inverse, rounding));
-      }
+  store_scales<Format>(values, n, block, scales, inverses);
+  uint8_t* const out = Format::bits == 8 ? codes : wide;
+  for (int32_t i = 0; i < n; i += 4) {
+    const random::Four draws = random::philox(static_cast<uint64_t>(begin + i) / 4, key);
+    for (int32_t j = i; j < std::min(i + 4, n); ++j) {
+      const formats::Drawn rounding{random::uniform(draws.word[j - i])};
+      out[j] = static_cast<uint8_t>(Format::code(values[j] * inverses[j], rounding));
     }
   }
-  Format::bits == 4 ? pack_halves(wide, codes, n) : void(std::memcpy(codes, wide, n));
+  if (Format::bits == 4) pack_halves(wide, codes, n);
 }
 
 template <class Format>
 OUTERLOOP_CLONES void decode_blocks(const uint8_t* __restrict codes, const uint8_t* __restrict scales, int32_t n,
                                     int32_t block, float* __restrict values) {
   using Scale = typename Format::Scale;
+  alignas(64) float wide_scales[wire_tile];
+  for (int32_t first = 0; first < n; first += block) {
+    Scale scale;
+    std::memcpy(&scale, scales + first / block * sizeof(Scale), sizeof(Scale));
+    std::fill_n(wide_scales + first, std::min(block, n - first), math::widen(scale));
+  }
   alignas(64) uint8_t wide[wire_tile];
   if (Format::bits == 4) unpack_halves(codes, wide, n);
-  const uint8_t* const in = Format::bits == 8 ? codes : wide;
-  for (int32_t begin = 0; begin < n; begin += block) {
-    const int32_t size = std::min(block, n - begin);
-    Scale stored;
-    std::memcpy(&stored, scales + begin / block * sizeof(Scale), sizeof(Scale));
-    const float scale = math::widen(stored);
+  const uint8_t* __restrict const in = Format::bits == 8 ? codes : wide;
 #pragma omp simd
-    for (int32_t i = 0; i < size; ++i) values[begin + i] = Format::value(in[begin + i]) * scale;
-  }
+  for (int32_t i = 0; i < n; ++i) values[i] = Format::value(in[i]) * wide_scales[i];
 }
 
 /// sum <- sum + factor * other

@@ -84,7 +84,7 @@ template <class Byte, class Body>
 void with_elements(const WireOf<Byte>& wire, int64_t tile, const Body& body) {
   const auto at = [&]<class T>(T) {
     using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
-    body(reinterpret_cast<Element*>(wire.data) + tile * wire_tile);
+    body(reinterpret_cast<Element*>(wire.data) + wire.begin(tile));
   };
   switch (wire.format.kind) {
     case Kind::fp16:
@@ -99,8 +99,8 @@ void with_elements(const WireOf<Byte>& wire, int64_t tile, const Body& body) {
 /// The tile's codes and scales.
 template <class Byte>
 std::pair<Byte*, Byte*> parts_of(const WireOf<Byte>& wire, int64_t tile) {
-  const int64_t first_scale = tile * (wire_tile / wire.format.block);
-  return {wire.data + tile * wire_tile * element_bits(wire.format.kind) / 8,
+  const int64_t first_scale = wire.begin(tile) / wire.format.block;
+  return {wire.data + wire.begin(tile) * element_bits(wire.format.kind) / 8,
           wire.data + wire.parts.codes + first_scale * wire.parts.scale_bytes};
 }
 
@@ -117,7 +117,7 @@ void encode_tile(const Wire& wire, int64_t tile, const float* values, uint64_t k
   with_format(wire.format.kind, [&, codes = codes, scales = scales](auto format) {
     using Format = decltype(format);
     if (wire.format.stochastic) {
-      encode_blocks_drawn<Format>(values, n, block, codes, scales, key, tile * wire_tile);
+      encode_blocks_drawn<Format>(values, n, block, codes, scales, key, wire.begin(tile));
     } else {
       encode_blocks<Format>(values, n, block, codes, scales);
     }
@@ -144,7 +144,7 @@ std::string damage_of_tile(const ConstWire& wire, int64_t tile) {
     with_elements(wire, tile, [&](const auto* elements) {
       for (int32_t i = 0; i < n && found.empty(); ++i) {
         const float value = math::widen(elements[i]);
-        if (!math::is_finite(value)) found = c10::str("element ", tile * wire_tile + i, " is ", value);
+        if (!math::is_finite(value)) found = c10::str("element ", wire.begin(tile) + i, " is ", value);
       }
     });
     return found;
@@ -157,7 +157,7 @@ std::string damage_of_tile(const ConstWire& wire, int64_t tile) {
       std::memcpy(&stored, scales + block * sizeof(Scale), sizeof(Scale));
       const float scale = math::widen(stored);
       if (formats::is_scale(scale)) continue;
-      found = c10::str("the scale of block ", tile * (wire_tile / wire.format.block) + block, " is ", scale,
+      found = c10::str("the scale of block ", wire.begin(tile) / wire.format.block + block, " is ", scale,
                        "; it must be finite and not negative");
     }
   });

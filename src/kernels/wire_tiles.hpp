@@ -13,15 +13,16 @@ namespace outerloop::kernels::cpu {
 template <class Byte>
 struct WireOf {
   WireOf(const WireFormat& format, Byte* data, int64_t numel)
-      : format(format), data(data), numel(numel), parts(layout(format, numel)) {}
-  int64_t tiles() const { return (numel + wire_tile - 1) / wire_tile; }
-  int32_t size(int64_t tile) const {
-    const int64_t left = numel - tile * wire_tile;
-    return static_cast<int32_t>(left < wire_tile ? left : wire_tile);
+      : format(format), data(data), numel(numel), tile(tile_of(format)), parts(layout(format, numel)) {}
+  int64_t tiles() const { return (numel + tile - 1) / tile; }
+  int64_t begin(int64_t number) const { return number * tile; }
+  int32_t size(int64_t number) const {
+    const int64_t left = numel - begin(number);
+    return static_cast<int32_t>(left < tile ? left : tile);
   }
   const WireFormat& format;
   Byte* data;
-  int64_t numel;
+  int64_t numel, tile;
   WireLayout parts;
 };
 using Wire = WireOf<uint8_t>;

@@ -20,8 +20,14 @@ struct WireFormat {
   int bits = 0;             ///< top_k: of a value
 };
 
-/// Elements of a wire that are coded at a time: every block divides it, and it is the chunk of top_k.
+/// The longest tile, which every block divides; the chunk of top_k.
 inline constexpr int64_t wire_tile = 4096;
+/// Elements of a wire that are coded at a time, whole blocks. Few: while one tile is coded the processor reads on for
+/// the next, but not across thousands of elements.
+inline int64_t tile_of(const WireFormat& format) {
+  constexpr int64_t few = 512;
+  return format.kind == WireFormat::Kind::top_k ? wire_tile : format.block > few ? format.block : few;
+}
 /// Bits of an index in a chunk.
 inline constexpr int64_t index_bits = 12;
 
