@@ -19,7 +19,8 @@ namespace outerloop::bench {
 namespace {
 
 constexpr int threads = 2, replicas = 2;
-constexpr int64_t numel = 100'000'000;
+constexpr int64_t numel =
+    12'208 * 8192;  // 10^8, in shards of whole tiles: the echo is of one shape with what it answers
 constexpr double bits_per_second = 1e9;
 
 /// A group of two whose other member does what this one does, at the far end of a link: what is sent takes its time,
@@ -45,10 +46,12 @@ class Echo final : public Communicator {
     return {};
   }
   Pending broadcast(Tensor, int) override { return {}; }
+  bool throttled = true;
 
  private:
-  static void pass(int64_t bytes) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(8.0 * static_cast<double>(bytes) / bits_per_second));
+  void pass(int64_t bytes) const {
+    if (throttled)
+      std::this_thread::sleep_for(std::chrono::duration<double>(8.0 * static_cast<double>(bytes) / bits_per_second));
   }
 };
 
@@ -88,9 +91,11 @@ struct Problem {
     held = codec.name;
     param.requires_grad_(true);
     const SyncOptions sync{.codec = codec.codec, .error_feedback = codec.feedback, .start = Start::trust};
-    optimizer = std::make_unique<DiLoCoOptimizer>(torch::optim::SGD({param}, 0.1), std::make_shared<Echo>(),
-                                                  DiLoCoOptions{.sync = sync});
-    optimizer->sync();
+    const auto echo = std::make_shared<Echo>();
+    optimizer = std::make_unique<DiLoCoOptimizer>(torch::optim::SGD({param}, 0.1), echo, DiLoCoOptions{.sync = sync});
+    echo->throttled = false;
+    optimizer->sync();  // buffers are made in the first round
+    echo->throttled = true;
   }
 
   Tensor param;

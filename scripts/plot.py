@@ -132,13 +132,19 @@ def mark_saving(axes, runs):
         axes.plot([run.bytes] * 2, [run.final, height], ":", color=METHODS[run.method][1], lw=1)
 
 
-def main(folder, picture):
+def runs_in(folder, name_of):
+    """The runs of each name, seed by seed."""
     found = defaultdict(list)
     for path in sorted(Path(folder).glob("*.jsonl")):
         run = Run(path)
-        found[run.method].append(run)
+        found[name_of(run)].append(run)
     if not found:
         sys.exit(f"plot: no logs (*.jsonl) in {folder}")
+    return found
+
+
+def main(folder, picture):
+    found = runs_in(folder, lambda run: run.method)
     runs = {method: found[method] for method in METHODS if method in found}
     print_table(table(runs))
     draw(runs, picture)

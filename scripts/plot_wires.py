@@ -4,8 +4,6 @@ usage: plot_wires.py FOLDER PICTURE     FOLDER holds one JSON-lines log of train
 """
 
 import sys
-from collections import defaultdict
-from pathlib import Path
 from statistics import fmean
 
 import matplotlib
@@ -13,7 +11,7 @@ import matplotlib
 matplotlib.use("Agg")  # no display needed
 import matplotlib.pyplot as plt
 
-from plot import Run
+from plot import runs_in
 
 
 def name_of(run):
@@ -36,12 +34,7 @@ def draw(wires, picture):
 
 
 def main(folder, picture):
-    wires = defaultdict(list)
-    for path in sorted(Path(folder).glob("*.jsonl")):
-        run = Run(path)
-        wires[name_of(run)].append(run)
-    if not wires:
-        sys.exit(f"plot_wires: no logs (*.jsonl) in {folder}")
+    wires = runs_in(folder, name_of)
     ordered = dict(sorted(wires.items(), key=lambda item: (-item[1][0].bytes, item[0])))
     most = max(runs[0].bytes for runs in ordered.values())
     print("| wire | validation bits per byte | MB sent per replica | of fp32 |\n|---|---|---|---|")

@@ -8,8 +8,8 @@ using at::Tensor;
 
 /// What error feedback keeps of rounds that committed; undefined without.
 struct Residuals {
-  Tensor own;               ///< of this replica's deltas
-  Tensor owner;             ///< of the means of the shard that this rank owns; none before the first
+  Tensor own = {};          ///< of this replica's deltas
+  Tensor owner = {};        ///< of the means of the shard that this rank owns; none before the first
   int64_t owner_begin = 0;  ///< of the shard
   int ranks = 1, rank = 0;  ///< of the group that this is of
 

@@ -23,7 +23,9 @@ void OuterLoopOptimizer::Impl::send(size_t fragment, const Groups& groups, bool 
 /// The courier takes it from here.
 void OuterLoopOptimizer::Impl::depart(round::Flight& flight) {
   std::vector<at::Device> devices{exchange.group()->device()};
-  for (const Tensor& wire : flight.wires) devices.push_back(wire.device());
+  for (const Tensor& wire : flight.wires) {
+    if (wire.defined()) devices.push_back(wire.device());
+  }
   flight.arrived =
       courier.carry(std::move(devices), [this, &flight] { round::travel(flight, exchange, on_mismatch()); });
 }

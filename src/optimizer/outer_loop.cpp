@@ -57,7 +57,11 @@ std::string OuterLoopOptimizer::Impl::describe(const Groups& groups, const round
 
 /// Outer state of the trainable parameters; what there is already is taken over.
 round::Fragments OuterLoopOptimizer::Impl::fragments_of(const Groups& groups) const {
-  return {optimizer::trainable(groups), optimizer::slices(groups, sync.names, streaming.fragments), rule->slots(), sync,
+  return {optimizer::trainable(groups),
+          optimizer::slices(groups, sync.names, streaming.fragments),
+          rule->slots(),
+          sync,
+          exchange,
           fragments ? &*fragments : nullptr};
 }
 

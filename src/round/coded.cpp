@@ -14,21 +14,27 @@ namespace outerloop::round {
 
 namespace {
 
-/// Draws of each bucket and stage are their own, and those of a million shards.
-uint64_t key_of(const Coded& coded, size_t stage) { return coded.key + (uint64_t{stage} << 20); }
+/// Draws of each bucket are their own.
+uint64_t key_of(const Coded& coded, size_t bucket) { return coded.key + bucket * CodedWire::keys; }
 
-/// Whether a wire that a codec of the library's made of finite numbers can be read: float16 ends at 65504.
-bool readable(const Codec& codec, const CodedWire& wire, const Tensor& into) {
-  if (!codec::known(codec)) return true;
+/// delta <- what the wire stands for; false if one of the library's codecs made it of numbers that do not fit it, as
+/// beyond 65504 in float16. What a user's own throws goes on.
+bool arrives(const Codec& codec, const CodedWire& wire, const Tensor& delta) {
   try {
-    wire.decode(codec, into);
+    wire.decode(codec, delta);
     return true;
   } catch (const c10::Error&) {
+    if (!codec::known(codec)) throw;
     return false;
   }
 }
 
 }  // namespace
+
+bool Fragment::codes_at_once(const Bucket& bucket) const {
+  return codec_ && codec_->reduction() == Reduction::shards && codec::known(*codec_) &&
+         bucket.state.anchor.scalar_type() == at::kFloat && bucket.params.device().is_cpu();
+}
 
 Coded Fragment::take_coded(const Exchange& exchange) {
   if (!codec_) return {};
@@ -43,6 +49,7 @@ Coded Fragment::take_coded(const Exchange& exchange) {
     auto& made = coded.buckets.emplace_back();
     if (bucket.state.anchor.scalar_type() != at::kFloat) continue;
     made.emplace(Coded::OfBucket{CodedWire(*codec_, bucket.params.numel(), ranks, rank), {}});
+    if (!codes_at_once(bucket)) made->arrives = at::empty_like(bucket.state.anchor);
     if (!feedback_) continue;
     made->next = at::empty_like(bucket.residuals.own);
     made->owner.decay = feedback_->decay;
@@ -61,42 +68,50 @@ kernels::Summary Fragment::send(const Wires& wires, Coded& coded, double weight)
   kernels::Summary sum;
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
-    auto& of = coded.buckets[i];
-    const uint64_t key = key_of(coded, 2 * i);
-    if (of) of->owner.residual = bucket.residuals.owner;
-    if (of && of->wire.fused() && bucket.params.device().is_cpu()) {
-      join(sum, kernels::send(bucket.params.impl().pull(), bucket.state.anchor, of->wire.rows(key),
-                              {bucket.residuals.own, of->next, feedback_ ? feedback_->decay : 0}));
-      of->wire.have_encoded();
-      continue;
+    kernels::Params& params = bucket.params.impl().pull();
+    if (auto& of = coded.buckets[i]) {
+      of->owner.residual = bucket.residuals.owner;
+      join(sum, codes_at_once(bucket) ? code_at_once(bucket, *of, key_of(coded, i))
+                                      : code(bucket, wires[i], *of, key_of(coded, i)));
+    } else {
+      join(sum, kernels::send(params, bucket.state.anchor, wires[i], weight));
     }
-    const Tensor& sent = wires[i];
-    kernels::Summary delta = kernels::send(bucket.params.impl().pull(), bucket.state.anchor, sent, of ? 1 : weight);
-    if (of && feedback_) {
-      kernels::step(sent, {}, bucket.residuals.own.to(at::kFloat), {.lr = -feedback_->decay});
-      delta.non_finite = kernels::summarize(sent).non_finite;
-    }
-    if (of && delta.non_finite == 0) {
-      const Tensor arrives = at::empty_like(sent);
-      of->wire.encode(*codec_, sent, key);
-      if (!readable(*codec_, of->wire, arrives)) {
-        delta.non_finite = 1;
-      } else if (feedback_) {
-        of->wire.decode(*codec_, arrives);
-        at::sub_out(of->next, sent, arrives);
-      }
-    }
-    join(sum, delta);
   }
   return sum;
 }
 
-std::vector<bool> Fragment::decode(const Wires& wires, const Coded& coded, bool rule_is_known) const {
+kernels::Summary Fragment::code_at_once(Bucket& bucket, Coded::OfBucket& of, uint64_t key) const {
+  const kernels::Owed owed{bucket.residuals.own, of.next, feedback_ ? feedback_->decay : 0};
+  const kernels::Summary delta =
+      kernels::send(bucket.params.impl().memory, bucket.state.anchor, of.wire.rows(key), owed);
+  of.wire.have_encoded();
+  return delta;
+}
+
+kernels::Summary Fragment::code(Bucket& bucket, const Tensor& sent, Coded::OfBucket& of, uint64_t key) const {
+  kernels::Summary delta = kernels::send(bucket.params.impl().memory, bucket.state.anchor, sent, 1);
+  if (feedback_) {
+    kernels::step(sent, {}, bucket.residuals.own.to(at::kFloat), {.lr = -feedback_->decay});
+    delta.non_finite = kernels::summarize(sent).non_finite;
+  }
+  if (delta.non_finite > 0) return delta;
+  of.wire.encode(*codec_, sent, key);
+  if (!arrives(*codec_, of.wire, of.arrives)) {
+    delta.non_finite = 1;
+  } else if (feedback_) {
+    at::sub_out(of.next, sent, of.arrives);
+  }
+  return delta;
+}
+
+std::vector<bool> Fragment::decode(Wires& wires, const Coded& coded, bool rule_is_known) const {
   std::vector<bool> stay(buckets_.size(), false);
   for (size_t i = 0; i < coded.buckets.size(); ++i) {
     if (!coded.buckets[i] || !coded.buckets[i]->wire.fused()) continue;
-    stay[i] = rule_is_known && buckets_[i].params.device().is_cpu();
-    if (!stay[i]) coded.buckets[i]->wire.decode(*coded.codec, wires[i]);
+    stay[i] = rule_is_known && codes_at_once(buckets_[i]);
+    if (stay[i]) continue;
+    if (!wires[i].defined()) wires[i] = at::empty_like(buckets_[i].state.anchor);
+    coded.buckets[i]->wire.decode(*coded.codec, wires[i]);
   }
   return stay;
 }
@@ -107,8 +122,8 @@ int average(const Wires& wires, Coded& coded, Exchange& exchange, const std::vec
   int failed = -1;
   for (size_t i = 0; i < wires.size() && failed < 0; ++i) {
     if (auto& of = coded.buckets[i]) {
-      failed = of->wire.average(*coded.codec, exchange.from(wires[i].device()), weights, of->owner,
-                                key_of(coded, 2 * i + 1), wires[i], error);
+      failed = of->wire.average(*coded.codec, exchange.from(at::kCPU), weights, of->owner, key_of(coded, i), wires[i],
+                                error);
     } else {
       reduce({wires[i]}, exchange);
       wires[i].mul_(1 / total_weight);
@@ -131,8 +146,6 @@ void Fragment::keep_residuals(Coded& coded, bool counted) {
     auto& of = coded.buckets[i];
     if (!of) continue;
     codec::Residuals& residuals = buckets_[i].residuals;
-    residuals.ranks = coded.ranks;
-    residuals.rank = coded.rank;
     if (counted) std::swap(residuals.own, of->next);
     if (!of->owner.next.defined()) continue;
     if (!residuals.owner.defined()) residuals.owner = at::empty_like(of->owner.next);

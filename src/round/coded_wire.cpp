@@ -5,6 +5,9 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -28,6 +31,10 @@ void mark(const Tensor& rows, bool valid) { rows.view({-1, rows.size(-1)}).selec
 void add(const Tensor& sum, const Tensor& other, double factor) { kernels::step(sum, {}, other, {.lr = -factor}); }
 
 }  // namespace
+
+uint64_t draws_of(std::initializer_list<int64_t> which) {
+  return XXH3_64bits(which.begin(), which.size() * sizeof(int64_t));
+}
 
 Shards::Shards(const Codec& codec, int64_t numel, int ranks)
     : numel(numel), count(codec.reduction() == Reduction::gather ? 1 : ranks) {
@@ -97,7 +104,7 @@ bool CodedWire::average_shard(const Codec& codec, const Weights& weights, const 
   if (format_) {
     check_arrived(numel);
     return kernels::reduce({*format_, arrived_, numel, numel}, weights,
-                           {*format_, owned_.unsqueeze(0), numel, numel, key + shards_.count},
+                           {*format_, owned_.unsqueeze(0), numel, numel, key + static_cast<uint64_t>(shards_.count)},
                            {owner.residual, owner.next, owner.decay});
   }
   const Tensor sum = sum_.narrow(0, 0, numel), one = one_.narrow(0, 0, numel);
@@ -105,7 +112,7 @@ bool CodedWire::average_shard(const Codec& codec, const Weights& weights, const 
   add_up(codec, arrived_, weights, rank_, sum);
   if (owner.residual.defined()) add(sum, owner.residual.to(at::kFloat), owner.decay);
   if (kernels::summarize(sum).non_finite > 0) return false;
-  codec.encode(sum, mean, key + shards_.count);
+  codec.encode(sum, mean, key + static_cast<uint64_t>(shards_.count));
   codec.decode(mean, one);  // what cannot be read here, can nowhere
   Tensor next = owner.next;
   if (next.defined()) at::sub_out(next, sum, one);

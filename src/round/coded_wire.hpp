@@ -3,6 +3,7 @@
 #include <outerloop/codec.hpp>
 
 #include <exception>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct Shards {
   int64_t length;
 };
 
+/// A key for draws that no other place, round or rank has.
+uint64_t draws_of(std::initializer_list<int64_t> which);
+
 /// Deltas of all ranks on their way to the mean, in one codec. Two shots: encode; each rank takes its shard of all
 /// wires, adds them up in float32, in the order of ranks, times their weights and the inverse of these weights' sum,
 /// and codes that mean again; all take all means, their owners too, so that every rank has the same bits. Or one, where
@@ -33,6 +37,9 @@ struct Shards {
 class CodedWire {
  public:
   CodedWire(const Codec& codec, int64_t numel, int ranks, int rank);
+
+  /// Of draws, from the one that is given on: for each shard that is sent, and for the means.
+  static constexpr uint64_t keys = uint64_t{1} << 32;
 
   /// This rank's wire. It may throw, and then there is none.
   void encode(const Codec& codec, const Tensor& delta, uint64_t key);

@@ -2,20 +2,7 @@
 
 #include <cmath>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 namespace outerloop::round {
-
-namespace {
-
-/// Draws of no other round, fragment or rank.
-uint64_t key_of(const Flight& flight, int rank) {
-  const int64_t which[] = {flight.report.inner_step, flight.report.round, flight.report.fragment, rank};
-  return XXH3_64bits(which, sizeof(which));
-}
-
-}  // namespace
 
 Header header(Talk talk, const Terms& terms, int64_t rounds, int64_t elements) {
   return {.talk = talk,
@@ -39,7 +26,7 @@ Flight prepared(Fragment& fragment, size_t number, const Terms& terms, std::vect
   guarded(flight, [&] {
     flight.wires = fragment.take_wires();
     flight.coded = fragment.take_coded(exchange);
-    flight.coded.key = key_of(flight, exchange.rank());
+    flight.coded.key = draws_of({terms.inner_step, fragment.rounds(), static_cast<int64_t>(number), exchange.rank()});
     if (terms.sync.weight) flight.report.weight = terms.sync.weight();
     flight.header.weight = flight.report.weight;
   });

@@ -41,14 +41,16 @@ at::Device state_device(const FlatParams& params, const std::optional<at::Device
   return anchor_device && anchor_device->is_cpu() ? at::Device(at::kCPU) : params.device();
 }
 
-Fragment::Fragment(std::vector<ParamSlice> slices, int slots, const SyncOptions& sync)
+Fragment::Fragment(std::vector<ParamSlice> slices, int slots, const SyncOptions& sync, const Exchange& exchange)
     : codec_(codec::is_plain(*sync.codec) ? nullptr : sync.codec), feedback_(sync.error_feedback) {
   for (FlatParams& part : split(slices)) {
     Bucket& bucket = buckets_.emplace_back(Bucket{std::move(part), {}});
     bucket.state.anchor = bucket.params.impl().gather(state_device(bucket.params, sync.anchor_device));
     for (int i = 0; i < slots; ++i) bucket.state.slots.push_back(at::zeros_like(bucket.state.anchor));
     if (feedback_ && bucket.state.anchor.scalar_type() == at::kFloat) {
-      bucket.residuals.own = at::zeros_like(bucket.state.anchor, feedback_->residual);
+      bucket.residuals = {.own = at::zeros_like(bucket.state.anchor, feedback_->residual),
+                          .ranks = exchange.size(),
+                          .rank = exchange.rank()};
     }
   }
   reserve_wires();
@@ -62,6 +64,10 @@ Wires Fragment::take_wires() {
     return wires;
   }
   for (const Bucket& bucket : buckets_) {
+    if (codes_at_once(bucket)) {
+      wires.emplace_back();
+      continue;
+    }
     const bool crosses = bucket.state.anchor.is_cpu() && !bucket.params.device().is_cpu();
     wires.push_back(at::empty({bucket.params.numel()}, bucket.state.anchor.options().pinned_memory(crosses)));
   }
@@ -82,8 +88,8 @@ kernels::Summary Fragment::send(const Wires& wires, double weight) {
   return sum;
 }
 
-void Fragment::apply(const Wires& wires, const Coded& coded, const OuterRule& rule, double inverse_weight,
-                     double keep_local, double* sum_squares) {
+void Fragment::apply(Wires& wires, const Coded& coded, const OuterRule& rule, double inverse_weight, double keep_local,
+                     double* sum_squares) {
   RECORD_FUNCTION("outerloop::apply", {});
   if (sum_squares) *sum_squares = 0;
   const auto fused = recurrence(rule);

@@ -23,7 +23,7 @@ struct Bucket {
 };
 
 /// What the deltas of one round travel in: a vector for each bucket. Pinned if it is on the CPU and the parameters are
-/// not.
+/// not. Undefined where they are coded as they are formed.
 using Wires = std::vector<Tensor>;
 
 /// What the deltas of one round travel in if they have a codec: none for a bucket of float64, which travels whole.
@@ -31,7 +31,8 @@ struct Coded {
   struct OfBucket {
     CodedWire wire;
     CodedWire::Owner owner;
-    Tensor next = {};  ///< what this replica's residual becomes
+    Tensor arrives = {};  ///< float32, what the wire stands for, unless it is coded at once
+    Tensor next = {};     ///< what this replica's residual becomes
   };
   std::vector<std::optional<OfBucket>> buckets = {};  ///< none at all: every bucket travels whole
   std::shared_ptr<const Codec> codec = {};
@@ -62,7 +63,8 @@ kernels::Step fused_step(const Recurrence& rule, double inverse_weight, double k
 class Fragment {
  public:
   /// Anchors are the parameters as they are, slots zero. The state is on `anchor_device`, or beside the parameters.
-  Fragment(std::vector<ParamSlice> slices, int slots, const SyncOptions& sync);
+  /// Residuals are zero, and of the exchange's group.
+  Fragment(std::vector<ParamSlice> slices, int slots, const SyncOptions& sync, const Exchange& exchange);
 
   Wires take_wires();                                ///< of an earlier round, if any were given back
   void give_back(Wires wires);                       ///< when nothing uses them any more; none are ignored
@@ -79,7 +81,7 @@ class Fragment {
   /// wire -> anchor -> params. The sum of squares of the mean delta goes to `sum_squares` unless that is null; then
   /// work on a GPU may still go on when this returns, ordered before what its current stream is given next.
   /// Where the sum stays coded it is in `coded`, and read there.
-  void apply(const Wires& wires, const Coded& coded, const OuterRule& rule, double inverse_weight, double keep_local,
+  void apply(Wires& wires, const Coded& coded, const OuterRule& rule, double inverse_weight, double keep_local,
              double* sum_squares);
 
   /// The same piece by piece, which all travel by themselves: send; step the sum aside, wire <- anchor after the outer
@@ -105,7 +107,11 @@ class Fragment {
 
  private:
   /// What does not stay coded in apply goes to `wires`. Says what does: what the kernels can take so.
-  std::vector<bool> decode(const Wires& wires, const Coded& coded, bool rule_is_known) const;
+  std::vector<bool> decode(Wires& wires, const Coded& coded, bool rule_is_known) const;
+  /// The kernels make the wire of the parameters, without a delta in float32 between.
+  bool codes_at_once(const Bucket& bucket) const;
+  kernels::Summary code_at_once(Bucket& bucket, Coded::OfBucket& of, uint64_t key) const;
+  kernels::Summary code(Bucket& bucket, const Tensor& sent, Coded::OfBucket& of, uint64_t key) const;
   void pull();
   void scatter(double keep_local);
 

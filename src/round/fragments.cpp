@@ -55,9 +55,9 @@ void take_over(const Place& to, const Place& from) {
 }  // namespace
 
 Fragments::Fragments(std::vector<Tensor> params, const std::vector<std::vector<ParamSlice>>& slices, int slots,
-                     const SyncOptions& sync, const Fragments* before)
+                     const SyncOptions& sync, const Exchange& exchange, const Fragments* before)
     : params_(std::move(params)) {
-  for (const auto& of_one : slices) each_.emplace_back(of_one, slots, sync);
+  for (const auto& of_one : slices) each_.emplace_back(of_one, slots, sync, exchange);
   if (!before) return;
   const Places now = places(each_), old = places(before->each_);
   for (const auto& [param, to] : now) {

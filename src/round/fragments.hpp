@@ -10,9 +10,9 @@ namespace outerloop::round {
 /// The fragments of all trainable parameters: every element is in one of them.
 class Fragments {
  public:
-  /// What `before` holds of the same elements is taken over, and the counts of rounds.
+  /// What `before` holds of the same elements is taken over, and the counts of rounds; it is of the same group.
   Fragments(std::vector<Tensor> params, const std::vector<std::vector<ParamSlice>>& slices, int slots,
-            const SyncOptions& sync, const Fragments* before = nullptr);
+            const SyncOptions& sync, const Exchange& exchange, const Fragments* before = nullptr);
 
   std::vector<Fragment>& each() { return each_; }
   const std::vector<Fragment>& each() const { return each_; }

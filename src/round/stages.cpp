@@ -69,15 +69,16 @@ Pending mean_across(Communicator& comm, const Codec& codec, Tensor delta, uint64
   const auto staged =
       comm.device().is_cpu() || comm.size() == 1 ? nullptr : std::make_unique<comm::Staged>(comm, at::kCPU);
   round::CodedWire wire(codec, delta.numel(), comm.size(), comm.rank());
+  const uint64_t draws = round::draws_of({static_cast<int64_t>(key), comm.rank()});  // of each rank its own
   std::exception_ptr error;
   try {
-    wire.encode(codec, delta, key);
+    wire.encode(codec, delta, draws);
   } catch (...) {
     if (comm.size() == 1) throw;
     error = std::current_exception();  // the other ranks are told in the exchange
   }
-  const int failed = wire.average(codec, staged ? *staged : comm, std::vector<double>(comm.size(), 1), {},
-                                  key + (1 << 20), delta, error);
+  const int failed =
+      wire.average(codec, staged ? *staged : comm, std::vector<double>(comm.size(), 1), {}, draws, delta, error);
   if (error) std::rethrow_exception(error);
   if (failed < 0 && wire.fused()) wire.decode(codec, delta);
   TORCH_CHECK(failed < 0, "mean_across: rank ", failed, " could not average deltas by codec ", codec.describe());

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <mutex>
+#include <set>
 #include <sstream>
 
 #include "codec/residuals.hpp"
@@ -290,7 +292,7 @@ class Upper final : public Codec {
 };
 
 /// One of the library's that it does not recognise: rounds go stage by stage.
-class Foreign final : public Codec {
+class Foreign : public Codec {
  public:
   explicit Foreign(CodecPtr codec) : codec_(std::move(codec)) {}
   std::string describe() const override { return codec_->describe(); }
@@ -458,6 +460,77 @@ TEST(CodedRound, GoesOnBitForBitFromACheckpoint) {
   EXPECT_TRUE(same_bits(run(true), run(false)));
 }
 
+/// A replica that grows by a group after the first round, and may be saved and loaded before the next.
+TEST(CodedRound, GoesOnBitForBitFromACheckpointOfAFragmentThatHasGrown) {
+  const auto run = [](bool stops) {
+    return run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+      const DiLoCoOptions options = averaging({.codec = codecs::int4(), .error_feedback = ErrorFeedback{}}, 2);
+      const auto make = [&](const Model& model) {
+        return std::make_unique<DiLoCoOptimizer>(torch::optim::SGD({model.a}, 1.0), comm, options);
+      };
+      const auto grow = [](OuterLoopOptimizer& optimizer, const Model& model) {
+        optimizer.add_param_group(torch::optim::OptimizerParamGroup({model.b}));
+      };
+      auto model = std::make_unique<Model>();
+      auto optimizer = make(*model);
+      const auto step = [&](int number) {
+        model->set_gradient(moved(comm->rank(), number));
+        optimizer->step();
+      };
+      step(0);
+      step(1);
+      grow(*optimizer, *model);
+      step(2);
+      if (stops) {
+        std::stringstream saved;
+        torch::save(*optimizer, saved);
+        auto next = std::make_unique<Model>();
+        optimizer = make(*next);
+        grow(*optimizer, *next);
+        torch::load(*optimizer, saved);
+        const at::NoGradGuard no_grad;
+        next->a.copy_(model->a);
+        next->b.copy_(model->b);
+        model = std::move(next);
+      }
+      for (int number = 3; number < 8; ++number) step(number);
+      return flat_of(optimizer->anchors());
+    })[0];
+  };
+  EXPECT_TRUE(same_bits(run(true), run(false)));
+}
+
+TEST(CodedRound, OfOtherCodecsOrFeedbackIsRefusedByAll) {
+  const auto refused = [](const SyncOptions& first, const SyncOptions& second, const std::string& words) {
+    run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+      EXPECT_TRUE(says(
+          message_of<ConsistencyError>([&] { Replica(comm, averaging(comm->rank() == 0 ? first : second)); }), words));
+    });
+  };
+  refused({.codec = codecs::int8()}, {.codec = codecs::int8(128)},
+          "codec int8(block 256), rank 1 has codec int8(block 128)");
+  refused({.codec = codecs::int8()}, {.codec = codecs::int8(), .error_feedback = ErrorFeedback{}},
+          "error feedback none, rank 1 has error feedback decay 1");
+}
+
+TEST(CodedRound, TakesRulesThatKernelsDoNotKnow) {
+  struct Half final : OuterRule {
+    int slots() const override { return 0; }
+    void step(OuterState& state, const Tensor& mean_delta) const override { state.anchor.sub_(mean_delta, 0.5); }
+    std::string describe() const override { return "Half"; }
+  };
+  const auto anchors = run_ranks(2, [&](std::shared_ptr<Communicator> comm) {
+    Model model;
+    OuterLoopOptimizer optimizer(std::make_unique<torch::optim::SGD>(model.all(), 1.0), comm, std::make_shared<Half>(),
+                                 1, {}, {.codec = codecs::int8()});
+    model.set_gradient(moved(comm->rank(), 0));
+    optimizer.step();
+    return flat_of(optimizer.anchors());
+  });
+  const Tensor whole = defined({codecs::int8()}, 2, 1);
+  for (const Tensor& anchor : anchors) EXPECT_TRUE(torch::equal(anchor, whole / 2));
+}
+
 TEST(Residuals, KeepTheirPartOfTheMeanWhenTheGroupChanges) {
   constexpr int before = 3;
   std::vector<codec::Residuals> all;
@@ -515,6 +588,29 @@ TEST(MeanAcross, ByACodecIsThatOfARound) {
     const Tensor expected = -defined({codec}, 3, 1);
     for (const Tensor& mean : means) EXPECT_TRUE(torch::equal(mean, expected)) << codec->describe();
   }
+}
+
+/// Draws that two ranks, or a wire and the mean, had in common would not average out.
+TEST(MeanAcross, OfStochasticWiresHasDrawsOfItsOwnOnEachRank) {
+  std::mutex mutex;
+  std::set<uint64_t> keys;
+  struct Listening final : Foreign {
+    using Foreign::Foreign;
+    void encode(const Tensor& delta, const Tensor& wire, uint64_t key) const override {
+      heard(key);
+      Foreign::encode(delta, wire, key);
+    }
+    std::function<void(uint64_t)> heard;
+  };
+  Listening codec(codecs::int8(256, Rounding::stochastic));
+  codec.heard = [&](uint64_t key) {
+    const std::lock_guard lock(mutex);
+    EXPECT_TRUE(keys.insert(key).second);
+  };
+  run_ranks(3, [&](std::shared_ptr<Communicator> comm) {
+    for (const uint64_t key : {0, 1}) mean_across(*comm, codec, moved(0, 0), key).wait();
+  });
+  EXPECT_EQ(keys.size(), 2u * 3 * (3 + 1));  // three shards and a mean
 }
 
 TEST(MeanAcross, ByACodecThrowsOnAllRanksWhenOneIsNotFinite) {
