@@ -19,8 +19,8 @@ struct SyncReport {
   std::string reason = {};     ///< why it aborted, or what was repaired; empty for a plain commit
   double delta_norm = 0;       ///< L2 norm of this replica's delta
   double mean_delta_norm = 0;  ///< L2 norm of the mean delta; 0 in commit_if, where it is not known yet, and if aborted
-  int64_t wire_bytes = 0;      ///< bytes of delta this replica sent, counted as a ring all-reduce; the state that a
-                               ///< repair (and sync() of eager replicas) sends around once is not in it
+  int64_t wire_bytes = 0;  ///< bytes of delta this replica sent, exact by codec, else as a ring all-reduce; the state
+                           ///< that a repair (and sync() of eager replicas) sends around once is not in it
   int replicas = 1;
   double weight = 1;                       ///< this replica's weight
   std::vector<int64_t> without_grad = {};  ///< parameters (index over all groups) without a gradient at this step:
